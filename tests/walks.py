@@ -2,15 +2,26 @@
 
 import sys
 
-ROOMS = tuple(f"stretto.{room}." for room in ("calls", "arrays", "choice", "executors"))
-CODEGEN = "stretto.executors.cuda.codegen"
+ROOMS = tuple(f"stretto.{room}." for room in ("runtime", "arrays", "executors"))
+TRANSFERS = tuple(f"stretto.{room}." for room in ("transfer", "fabric"))
+PLACES = {
+    "stretto.executors.cuda.codegen": "stretto.executors.cuda.codegen",
+    "stretto.transfer.plans": "stretto.transfer.plans",
+    "stretto.transfer.layouts": "stretto.transfer.plans",
+}
+"""Folders that are one place: what writes a kernel's text, what plans and proves."""
 
 
-def walk_of(call):
-    """Return the modules that a call enters functions of, in order, while it is made.
+def place_of(module):
+    """Return the place that a module is of."""
+    return next((at for room, at in PLACES.items() if module.startswith(room)), module)
 
-    What writes a kernel's text is one place. Functions that have no file, as those that
-    dataclasses make, are not counted, nor are comprehensions.
+
+def walk_of(call, rooms=ROOMS):
+    """Return the places that a call enters functions of, in order, while it is made.
+
+    Functions that have no file, as those that dataclasses make, are not counted, nor
+    are comprehensions.
     """
     walk = []
 
@@ -18,9 +29,9 @@ def walk_of(call):
         if event != "call" or frame.f_code.co_name.startswith("<"):
             return
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith(ROOMS) or frame.f_code.co_filename.startswith("<"):
+        if not module.startswith(rooms) or frame.f_code.co_filename.startswith("<"):
             return
-        module = CODEGEN if module.startswith(CODEGEN) else module
+        module = place_of(module)
         if not walk or walk[-1] != module:
             walk.append(module)
 

@@ -16,6 +16,7 @@ from stretto.errors import (
     CommunicatorBroken,
     DeviceError,
     LaunchEnvironmentError,
+    MembershipError,
     MissingExtraError,
     ParseError,
     PeerLost,
@@ -35,14 +36,15 @@ from stretto.errors import (
 )
 
 if TYPE_CHECKING:  # not from facades: mypy takes `lang.algorithm` for the module
-    from stretto.calls import Communicator, Work
-    from stretto.calls.joining.spawn import connect, spawn
-    from stretto.epilogues.bind import epilogue
+    from stretto.compiler.plan import Schedule
+    from stretto.elastic.batch import elastic_batch
     from stretto.executors.cuda import include_path
-    from stretto.lang.algorithm import algorithm
-    from stretto.lang.byhand import kernel
-    from stretto.lang.ranks import reduce
-    from stretto.plan import Schedule
+    from stretto.program.epilogues.bind import epilogue
+    from stretto.program.lang.algorithm import algorithm
+    from stretto.program.lang.byhand import kernel
+    from stretto.program.lang.ranks import reduce
+    from stretto.runtime.calls import Communicator, Elastic, Work
+    from stretto.runtime.calls.joining.spawn import connect, spawn
 
 __all__ = [
     "BoundsError",
@@ -53,7 +55,9 @@ __all__ = [
     "Communicator",
     "CommunicatorBroken",
     "DeviceError",
+    "Elastic",
     "LaunchEnvironmentError",
+    "MembershipError",
     "MissingExtraError",
     "ParseError",
     "PeerLost",
@@ -75,6 +79,7 @@ __all__ = [
     "__version__",
     "algorithm",
     "connect",
+    "elastic_batch",
     "epilogue",
     "include_path",
     "kernel",
@@ -83,16 +88,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Communicator": "stretto.calls",
-    "Schedule": "stretto.plan",
-    "Work": "stretto.calls",
-    "algorithm": "stretto.lang",
-    "connect": "stretto.calls",
-    "epilogue": "stretto.epilogues",
+    "Communicator": "stretto.runtime.calls",
+    "Elastic": "stretto.runtime.calls",
+    "Schedule": "stretto.compiler.plan",
+    "Work": "stretto.runtime.calls",
+    "algorithm": "stretto.program.lang",
+    "connect": "stretto.runtime.calls",
+    "elastic_batch": "stretto.elastic",
+    "epilogue": "stretto.program.epilogues",
     "include_path": "stretto.executors.cuda",
-    "kernel": "stretto.lang",
-    "reduce": "stretto.lang",
-    "spawn": "stretto.calls",
+    "kernel": "stretto.program.lang",
+    "reduce": "stretto.program.lang",
+    "spawn": "stretto.runtime.calls",
 }
 """What is imported when it is first asked for, so that `import stretto` is quick."""
 
@@ -103,9 +110,9 @@ def __getattr__(name: str) -> Any:
         is_room = importlib.util.find_spec(f"{__name__}.{name}") is not None
         if is_room or name.startswith("_"):  # Python looks here before it imports
             raise AttributeError(f"module 'stretto' has no attribute {name!r}")
-        from stretto.calls.hints import module_hint
+        from stretto.runtime.calls.hints import module_hint
 
-        verbs = dir(importlib.import_module("stretto.calls").Communicator)
+        verbs = dir(importlib.import_module("stretto.runtime.calls").Communicator)
         raise AttributeError(module_hint(name, __all__, verbs))
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value

@@ -30,6 +30,7 @@
        |- CollectiveMismatch   ranks called different things
        |- RendezvousError      ranks could not find or trust each other
        |  `- WireError         what came on a connection are no messages of ours
+       |- MembershipError      too few ranks are left, or nobody may take a place
        `- CommunicatorBroken   an earlier fault ended this communicator
 
 A message says where, what was got, what was wanted and what to do.
@@ -38,17 +39,16 @@ A message says where, what was got, what was wanted and what to do.
 from __future__ import annotations
 
 import difflib
-import itertools
+import functools
+import signal
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Self
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Self
 
 _LONGEST_NAME = 80
-_HAS_MORE = 0x04
-"""The flag of code that takes `*args`, as `inspect.CO_VARARGS`."""
 _LIBRARY = str(Path(__file__).parent)
 _WRITTEN = "<stretto: "
 """How the names of texts begin that the library writes and compiles itself."""
@@ -65,26 +65,26 @@ def is_library(place: str) -> bool:
 def is_interruption(error: BaseException) -> bool:
     """Return whether a signal's handler raised it: it says nothing of where it came.
 
-    A handler is given a number and the frame that it interrupts. Whoever turns any
+    Then what a handler that is installed runs is in its traceback. Whoever turns any
     exception into one of ours, or goes on after it, asks this first.
     """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
+    codes.discard(None)
     return any(
-        isinstance(number, int) and given is outer
-        for outer, inner in itertools.pairwise(frames)
-        for number, given in itertools.pairwise(_given(inner))
+        frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)
     )
 
 
-def _given(frame: FrameType) -> list[object]:
-    """Return the positional arguments of a function that runs, or has run."""
-    code, values = frame.f_code, frame.f_locals
-    given = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
-    if code.co_flags & _HAS_MORE:
-        given += values.get(
-            code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ()
-        )
-    return given
+def _code(handler: Any) -> CodeType | None:
+    """Return what runs when a handler is called; None: it is none of Python's."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not callable(handler):
+        return None  # the system's own way
+    if not isinstance(handler, FunctionType | MethodType):
+        handler = type(handler).__call__
+    found = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    return found if isinstance(found, CodeType) else None
 
 
 __all__ = [
@@ -99,6 +99,7 @@ __all__ = [
     "EngineLost",
     "LaunchEnvironmentError",
     "LayoutError",
+    "MembershipError",
     "MissingExtraError",
     "ParseError",
     "PeerLost",
@@ -263,6 +264,10 @@ class RendezvousError(CommunicationError):
 
 class WireError(RendezvousError):
     """The bytes on a connection are not messages of ours."""
+
+
+class MembershipError(CommunicationError):
+    """Too few ranks are left to go on, or nobody may take the place of one."""
 
 
 class CommunicatorBroken(CommunicationError):

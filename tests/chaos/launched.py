@@ -23,7 +23,7 @@ from tests.chaos.team import Me, Told, gives_back, held, names_in, tell_of
 
 import stretto
 from stretto.errors import RankFailed, StrettoError
-from stretto.meeting.launching import child, launch
+from stretto.fabric.meeting.launching import child, launch
 
 
 class Forked:

@@ -199,9 +199,9 @@ def full_disk(rng: random.Random, folder: Path) -> Found:
 
 def _forget_compiled() -> None:
     """Have this process load, or compile, what the CPU executor runs, once more."""
-    from stretto.executors.cpu.running import interpreters
+    from stretto.executors.cpu.running import loaded
 
-    interpreters._numba.cache_clear()
+    loaded.interpreter.cache_clear()
     running = "stretto.executors.cpu.running"
     for name in ("interpreter", "kernels"):
         sys.modules.pop(f"{running}.{name}", None)
@@ -258,7 +258,7 @@ def corrupt_caches(rng: random.Random, folder: Path) -> Found:
 
 def odd_profiles(rng: random.Random, folder: Path) -> Found:
     """The user's profiles are spoilt: a clear error that names the file, or none."""
-    from stretto.choice import select
+    from stretto.runtime.choice import select
 
     job = Job(rng, folder, rng.randint(2, 3))
     place = folder / "profiles"

@@ -23,14 +23,14 @@ import stretto
 from stretto import caches, cli
 from stretto.errors import StrettoError
 from stretto.executors import Group
-from stretto.meeting import messages
-from stretto.meeting.address import listen
-from stretto.meeting.greet import greet
-from stretto.meeting.hosting.door import Door, knock
-from stretto.meeting.hosting.hub import Hub
-from stretto.meeting.hosting.rendezvous import Rendezvous
-from stretto.meeting.hosting.serving import HubThread
-from stretto.meeting.wire import HEADER, MAGIC, Connection
+from stretto.fabric.address import listen
+from stretto.fabric.meeting import messages
+from stretto.fabric.meeting.greet import greet
+from stretto.fabric.meeting.hosting.door import Door, knock
+from stretto.fabric.meeting.hosting.hub import Hub
+from stretto.fabric.meeting.hosting.rendezvous import Rendezvous
+from stretto.fabric.wire import HEADER, MAGIC, Connection
+from stretto.fabric.world import World
 
 SECRET = b"a secret of sixteen bytes"
 KINDS = messages.Message.__subclasses__()
@@ -87,10 +87,10 @@ def stranger(rng: random.Random, family: int, where: object) -> None:
 def flood(rng: random.Random, folder: Path, strangers: int = 6) -> int:
     """Hostile frames at the socket and at the door, while two ranks meet and talk."""
     name = folder / f"{rng.getrandbits(40)}.sock"
-    machine = Rendezvous(
+    world = World(
         2, deadline=time.monotonic() + 20, timeout_s=20.0, host_rank=0, generation=1
     )
-    hub = Hub(machine)
+    hub = Hub(Rendezvous(world))
     listener = listen(name)
     hub.serve(listener, lambda fault: name.unlink())
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -98,7 +98,7 @@ def flood(rng: random.Random, folder: Path, strangers: int = 6) -> int:
     Door(hub, ("127.0.0.1", port), os.fspath(name), SECRET)
     ours, theirs = socket.socketpair()
     hub.adopt(theirs, rank=0)
-    thread = HubThread(hub)
+    thread = hub.start()
     heard: dict[int, object] = {}
 
     def rank(number: int, sock: socket.socket) -> None:
@@ -125,7 +125,7 @@ def flood(rng: random.Random, folder: Path, strangers: int = 6) -> int:
     sock.connect(path)
     rank(1, sock)
     zero.join(10)
-    thread.wait_finished(10)
+    thread.join(10)
 
     assert thread.is_over, "the hub goes on"
     assert heard == {r: [{"rank": 0}, {"rank": 1}] for r in (0, 1)}, heard
@@ -134,7 +134,7 @@ def flood(rng: random.Random, folder: Path, strangers: int = 6) -> int:
 
 def read_frames(rng: random.Random, folder: Path) -> int:
     """Read hostile bytes in odd portions: frames or a refusal, and never an error."""
-    from stretto.meeting.wire import Decoder, Refused, encode
+    from stretto.fabric.wire import Decoder, Refused, encode
 
     decoder, count = Decoder(), rng.randint(1, 6)
     data = b"".join(hostile_bytes(rng) for _ in range(count))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from stretto import algorithms, collectives
-from stretto.collectives import Shape
-from stretto.ir import Program
-from stretto.lang import Algorithm
-from stretto.plan import Plan
+from stretto.compiler.plan import Plan
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Shape
+from stretto.program.ir import Program
+from stretto.program.lang import Algorithm
 
 __all__ = ["SCHEDULES", "counts_for", "programs", "shape_of"]
 

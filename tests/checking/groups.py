@@ -12,7 +12,7 @@ from dataclasses import replace
 from tests.checking.cases import programs
 
 from stretto.errors import CallError
-from stretto.ir import Op, Program, Ref, freeze
+from stretto.program.ir import Op, Program, Ref, freeze
 
 __all__ = ["among", "group_programs", "relayed"]
 

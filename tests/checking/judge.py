@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from tests.checking.cases import counts_for, shape_of
+from tests.checking.plan_runs.interleave import interleave
 
-from stretto import collectives, executors
-from stretto.collectives import Array, Operator, Run
+from stretto.compiler.plan import Plan
 from stretto.errors import StrettoError
-from stretto.ir import Program, Verified
-from stretto.plan import Plan
+from stretto.program import collectives
+from stretto.program.collectives import Array, Operator, SymbolRun
+from stretto.program.ir import Program, Verified
 from stretto.testing.interpret import interpret
 from stretto.testing.oracle import expected
 
@@ -30,7 +31,7 @@ def _draw(program: Program | Plan, counts: list[int], seed: int) -> list[Array]:
     ]
 
 
-def _elements(runs: tuple[Run, ...], sizes: Array) -> int:
+def _elements(runs: tuple[SymbolRun, ...], sizes: Array) -> int:
     return sum(int(sizes[r.first : r.first + r.stop - r.start].sum()) for r in runs)
 
 
@@ -75,7 +76,7 @@ def _paired(counts: list[int], plan: Plan) -> list[int]:
     return found
 
 
-def _parts(runs: tuple[Run, ...], chunks: int) -> list[int]:
+def _parts(runs: tuple[SymbolRun, ...], chunks: int) -> list[int]:
     """Return the part of every chunk of a buffer."""
     return [(r.first + i) // chunks for r in runs for i in range(r.stop - r.start)]
 
@@ -88,10 +89,9 @@ def plan_is_right(plan: Plan, seed: int, tries: int = 4) -> bool:
         counts = _paired(counts, plan)
     inputs = _draw(plan, counts, seed)
     want = _oracle(plan, inputs, counts)
-    run = executors.get("sim").interleave
     for order in range(seed, seed + tries):
         try:
-            got = run(
+            got = interleave(
                 Verified(plan),
                 [part.copy() for part in inputs],
                 dtype=_KIND,

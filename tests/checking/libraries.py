@@ -14,7 +14,7 @@ SOURCES = Path(__file__).parents[2] / "src"
 @functools.cache
 def lacks(carrier):
     """Return why a carrier cannot be used here, or nothing."""
-    program = f"from stretto import hop; print(hop.get({carrier!r}).missing())"
+    program = f"from stretto.fabric import hop; print(hop.get({carrier!r}).missing())"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(SOURCES)},

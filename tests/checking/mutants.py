@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from stretto.ir import INPUT, Op, Program, Ref
+from stretto.program.ir import INPUT, Op, Program, Ref
 
 __all__ = ["program_mutants"]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from stretto.plan import BufferRun, Loc, Move, Plan, Signal, Space, Step, Wait
+from stretto.compiler.plan import BufferRun, Loc, Move, Plan, Signal, Space, Step, Wait
 
 __all__ = ["plan_edits", "plan_mutants"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stretto import collectives
-from stretto.collectives import Operator, Shape
 from stretto.errors import MissingExtraError
+from stretto.program import collectives
+from stretto.program.collectives import Operator, Shape
 from stretto.testing.oracle import pairings
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from stretto import algorithms, collectives
-from stretto.choice.plans import frozen, proved_plan
-from stretto.choice.select import STAGED, Choice, Question
-from stretto.choice.selector import Selector
-from stretto.collectives import Operator, Shape, storage
 from stretto.errors import StrettoError
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.executors.cuda.launching.copies import runs_on_engine
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Operator, Shape, storage
+from stretto.runtime.choice.plans import frozen, proved_plan
+from stretto.runtime.choice.question import STAGED, Choice, Question
+from stretto.runtime.choice.selector import Selector
 from stretto.testing import draw, input_counts, interpret, output_counts
 
 __all__ = ["Case", "invoke", "tensor", "warm"]
@@ -134,7 +134,7 @@ def _jobs(cases: Iterable[Case], pins: Sequence[str]) -> dict[str, tuple[Any, ..
 
 def _compile(job: tuple[Any, ...], rank: int) -> str:
     """Compile one rank's kernel of a job into the cache."""
-    from stretto.choice.select import parse_pin
+    from stretto.runtime.choice.select import parse_pin
 
     case, pin, in_place = job
     try:

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from stretto import algorithms, collectives
-from stretto.collectives import Operator
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Plan, Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, ProgramError
 from stretto.executors.cuda.codegen import abi, generate
 from stretto.executors.cuda.codegen.compile import compile_kernel
-from stretto.ir import Program
-from stretto.lower import lower
-from stretto.plan import Plan, Schedule
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Operator
+from stretto.program.ir import Program
 from stretto.testing import draw, pairings
-from stretto.verify import verify, verify_plan
 
 __all__ = ["COUNTS", "Case", "Compiling", "cases", "kernel_of", "parts", "wanted"]
 

@@ -10,20 +10,10 @@ from channel_rank import Rank, check, example
 @check
 def ping_pong(r: Rank) -> Any:
     """Signals and puts, by stores; the example's kernel."""
-    return _played(r, "memory", (1 << 10, 1 << 20))
-
-
-@check
-def ping_pong_engine(r: Rank) -> Any:
-    """The same by a copy engine that the kernel asks: put, signal, wait, flush."""
-    return _played(r, "engine", (1 << 10, 1 << 20))
-
-
-def _played(r: Rank, kind: str, sizes: tuple[int, ...]) -> Any:
     module, comm = example("gpu/ping_pong"), r.open()
     answer = {}
-    for nbytes in sizes:
-        wrong, us = module.play(comm, nbytes, 6 if r.share else 100, kind)
+    for nbytes in (1 << 10, 1 << 20):
+        wrong, us = module.play(comm, nbytes, 6 if r.share else 100)
         assert wrong == [0, 0], f"{nbytes} bytes: {wrong}"
         answer[f"{nbytes}_us"] = round(us, 2)
     return answer

@@ -6,8 +6,6 @@ from typing import Any
 
 from channel_rank import SHORT_S, Rank, check, raised
 
-from stretto.errors import DeviceError
-
 WAIT = """
 #include "channel.cuh"
 using namespace stretto;
@@ -34,46 +32,6 @@ def absent(r: Rank) -> Any:
         assert "channel to rank" in text, text
         assert "step 42" in text, text
     return text[:300]
-
-
-BAD = """
-#include "engine_channel.cuh"
-using namespace stretto;
-extern "C" __global__ void ask_wrongly(const EngineChannel* engines, int peer) {
-  if (threadIdx.x == 0) {
-    engines[peer].put(1 << 20, 0, 4096);
-    engines[peer].flush(7);
-  }
-}
-"""
-
-
-@check
-def wrong_request(r: Rank) -> Any:
-    """A put beyond the buffer breaks the communicator, and says so on every rank."""
-    comm = r.open(SHORT_S * 2)
-    made = comm.channels(4096, kind="engine")
-    kernel = made.kernel(BAD, "ask_wrongly", threads=32)
-    r.together()
-
-    def act() -> None:
-        if r.rank == 0:
-            kernel(made.engine_pointer, 1)
-
-    text = raised(r, act)
-    assert "put of 4096 bytes" in text, text
-    return text[:300]
-
-
-@check
-def switch_refused(r: Rank) -> Any:
-    """Channels through the switch are refused, whatever the machine."""
-    comm = r.open()
-    try:
-        comm.channels(64, kind="switch")
-    except DeviceError as e:
-        return str(e)[:100]
-    raise AssertionError("a switch channel was made")
 
 
 @check

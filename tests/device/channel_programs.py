@@ -78,7 +78,7 @@ def triton_signals(r: Rank) -> Any:
     comm, torch = r.open(), r.torch
     made = comm.channels(2 * 64 * 8)
     out, rounds = r.zeros(64), 6 if r.share else 100
-    text = example("gpu/ping_pong").BY_STORES
+    text = example("gpu/ping_pong").SOURCE
     cuda = made.kernel(text, "ping_pong", threads=64)
     wrong = r.zeros(2)
     if r.rank == 0:

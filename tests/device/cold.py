@@ -25,16 +25,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from stretto import collectives  # noqa: E402
-from stretto.choice.plans import frozen, proved_plan  # noqa: E402
-from stretto.choice.select import STAGED, ZERO_COPY, Question  # noqa: E402
-from stretto.choice.selector import Selector  # noqa: E402
-from stretto.collectives import Operator  # noqa: E402
 from stretto.errors import StrettoError  # noqa: E402
 from stretto.executors.cuda.codegen import compile as compiler  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.codegen.generate import kernel_of  # noqa: E402
 from stretto.executors.cuda.launching.copies import runs_on_engine  # noqa: E402
+from stretto.program import collectives  # noqa: E402
+from stretto.program.collectives import Operator  # noqa: E402
+from stretto.runtime.choice.plans import frozen, proved_plan  # noqa: E402
+from stretto.runtime.choice.question import STAGED, ZERO_COPY, Question  # noqa: E402
+from stretto.runtime.choice.selector import Selector  # noqa: E402
 
 ARCH = (9, 0)
 SIZES = [1 << k for k in range(10, 31)]

@@ -9,15 +9,14 @@ from typing import Any
 
 from catalogue import Case
 
-from stretto import epilogues as ep
-from stretto.collectives import FLOAT8
-from stretto.epilogues import Form, Named, resolve
+from stretto.compiler.plan import Plan
+from stretto.compiler.verify import verify_plan
 from stretto.executors.cuda.codegen import abi, generate
-from stretto.lower import closed
-from stretto.plan import Plan
-from stretto.verify import verify_plan
+from stretto.program import epilogues as ep
+from stretto.program.collectives import FLOAT8
+from stretto.program.epilogues import Named, ValueForm, resolve
 
-E, R, C, S = Form.ELEMENT, Form.ROW, Form.COLUMN, Form.SCALAR
+E, R, C, S = ValueForm.ELEMENT, ValueForm.ROW, ValueForm.COLUMN, ValueForm.SCALAR
 
 
 @ep.epilogue
@@ -89,7 +88,7 @@ class Fused:
         """Return what the kernel is made for."""
         named = {
             name: Named(name, self.dtype, form)
-            if isinstance(form, Form)
+            if isinstance(form, ValueForm)
             else Named(name, "", S)
             for name, form in self.forms.items()
         }
@@ -233,7 +232,7 @@ def cases() -> Iterator[Fused | Permuted | Case]:
 
 def plan_of(case: Fused | Permuted) -> Plan:
     """Return the plan, of which any number of tiles may be run."""
-    return closed(verify_plan(case.plain().plan())).value
+    return verify_plan(case.plain().plan()).closed().value
 
 
 def kernel_of(case: Fused | Permuted) -> abi.Kernel:

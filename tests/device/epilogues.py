@@ -30,17 +30,18 @@ from catalogue import Case, parts, prepare  # noqa: E402
 from epilogue_cases import C, E, Fused, Permuted, R, S, cases, kernel_of, plan_of  # noqa: E402
 from virtual import Memory, Virtual  # noqa: E402
 
-from stretto import collectives  # noqa: E402
-from stretto.collectives import Operator, Shape, narrow, storage  # noqa: E402
-from stretto.collectives import widen as values_of  # noqa: E402
-from stretto.epilogues import Form, evaluate  # noqa: E402
 from stretto.executors import Call  # noqa: E402
 from stretto.executors.cuda.codegen import abi  # noqa: E402
 from stretto.executors.cuda.codegen.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.device.driver import api, ask, open_device  # noqa: E402
 from stretto.executors.cuda.flags.regions import fit  # noqa: E402
 from stretto.executors.cuda.launching.kernels import load  # noqa: E402
+from stretto.executors.cuda.launching.names import fingerprint  # noqa: E402
 from stretto.executors.cuda.launching.prepare import pitches  # noqa: E402
+from stretto.program import collectives  # noqa: E402
+from stretto.program.collectives import Operator, Shape, narrow, storage  # noqa: E402
+from stretto.program.collectives import widen as values_of  # noqa: E402
+from stretto.program.epilogues import ValueForm, evaluate  # noqa: E402
 from stretto.testing import draw, input_counts, interpret, output_counts  # noqa: E402
 
 HUNG_S = 15.0
@@ -99,7 +100,7 @@ class FusedVirtual(Virtual):
             rooms = [self._rooms(data, c) for c in n_out]
             fields = {
                 **buffers, "record": self._record, "deadline_ns": self.deadline_ns,
-                "fingerprint": abi.fingerprint(plan, case.dtype, case.op, counts),
+                "fingerprint": fingerprint(plan, case.dtype, case.op, counts),
                 "stage_half": half, "packet_half": packet_half,
             }  # fmt: skip
             kernel = self.loaded[0].kernel
@@ -127,7 +128,7 @@ class FusedVirtual(Virtual):
             ask("cuCtxSynchronize")
             data.free()
 
-    def _size(self, form: Form, count: int) -> int:
+    def _size(self, form: ValueForm, count: int) -> int:
         row = self.spec.row or max(count, 1)
         return {E: count, R: row, C: count // row, S: 1}[form]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from hosted import Hosted, check
 
-from stretto import algorithms
-from stretto.collectives import DTYPES, Operator
-from stretto.collectives import check as check_type
 from stretto.errors import CallError, CommunicationError, StrettoError
+from stretto.program import algorithms
+from stretto.program.collectives import DTYPES, Operator
+from stretto.program.collectives import check as check_type
 
 COUNTS = (1, 4099, (1 << 18) + 3)
 GOAL_US = 3.0

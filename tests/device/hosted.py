@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stretto.choice.plans import frozen, proved_plan
-from stretto.choice.select import Question
-from stretto.choice.selector import Selector
-from stretto.collectives import Operator, storage
 from stretto.errors import StrettoError
 from stretto.executors.cuda.codegen.compile import compile_all
 from stretto.executors.cuda.codegen.generate import kernel_of
+from stretto.program.collectives import Operator, storage
+from stretto.runtime.choice.plans import frozen, proved_plan
+from stretto.runtime.choice.question import Question
+from stretto.runtime.choice.selector import Selector
 
 Call = tuple[str, int, str, str, Any]
 """A collective, its count, a type, an operator, and a pin."""

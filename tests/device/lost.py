@@ -39,7 +39,7 @@ CASES = (
     "only_host_word",
 )
 COUNT = 65536
-RING = "all_gather/ring push engine zero_copy"
+COPIES = "all_gather/one_shot push engine zero_copy"
 EXITING = 0x4
 """PF_EXITING in the flags of /proc/PID/stat."""
 
@@ -84,7 +84,7 @@ def call_of(case: str, comm: Any, torch: Any) -> Any:
         out = torch.from_dlpack(comm.empty(3 * COUNT, "float32", device="cuda"))
 
         def call() -> None:
-            comm.all_gather(one, out=out, algorithm=RING)
+            comm.all_gather(one, out=out, algorithm=COPIES)
     else:
 
         def call() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from ranked import Bound, Rank, check, verdict
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import StrettoError
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.codegen.generate import kernel_of
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
 
 __all__ = ["KERNELS", "compile_one", "compiled_ahead"]
 

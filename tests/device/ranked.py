@@ -14,13 +14,13 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 import numpy as np  # noqa: E402
 from gpu_group import ChildGroup  # noqa: E402
 
-from stretto import algorithms, collectives  # noqa: E402
-from stretto.collectives import Operator, Shape, storage  # noqa: E402
+from stretto.compiler.lower import lower  # noqa: E402
+from stretto.compiler.plan import Schedule  # noqa: E402
+from stretto.compiler.verify import verify, verify_plan  # noqa: E402
 from stretto.executors import Call  # noqa: E402
-from stretto.lower import lower  # noqa: E402
-from stretto.plan import Schedule  # noqa: E402
+from stretto.program import algorithms, collectives  # noqa: E402
+from stretto.program.collectives import Operator, Shape, storage  # noqa: E402
 from stretto.testing import draw, input_counts, interpret, output_counts  # noqa: E402
-from stretto.verify import verify, verify_plan  # noqa: E402
 
 __all__ = ["CHECKS", "DEADLINE_S", "Bound", "CheckGroup", "Rank", "check", "verdict"]
 

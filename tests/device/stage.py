@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stretto.choice.selector import Selector
+from stretto.runtime.choice.selector import Selector
 
 STAGES: dict[str, Callable[[Stage], None]] = {}
 

@@ -8,8 +8,8 @@ import numpy as np
 from calls import tensor
 from stage import Stage, stage
 
-from stretto.collectives import Operator, Shape
-from stretto.lang import Algorithm, Ranks, algorithm, reduce
+from stretto.program.collectives import Operator, Shape
+from stretto.program.lang import Algorithm, Ranks, algorithm, reduce
 from stretto.testing import draw, input_counts, interpret, output_counts
 
 COUNT = 4099

@@ -13,8 +13,8 @@ import numpy as np
 from calls import Case, invoke, tensor
 from stage import Stage, stage
 
-from stretto.collectives import DTYPES, Operator, check
 from stretto.errors import CallError, CommunicationError
+from stretto.program.collectives import DTYPES, Operator, check
 
 COUNTS = (1, 4099, (1 << 18) + 3)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -240,7 +240,7 @@ def transfers(s: Stage) -> None:
 
 @stage
 def halves(s: Stage) -> None:
-    """Communicators of some of the ranks."""
+    """Communicators of some of the ranks, and results that are new tensors."""
     half = s.comm.split(s.rank % 2)
     x = s.full(1000, s.rank)
     half.all_reduce(x)
@@ -248,6 +248,14 @@ def halves(s: Stage) -> None:
     want = sum(q for q in range(s.n) if q % 2 == s.rank % 2)
     s.expect(bool((x == want).all()), f"split: {x[:2]}, want {want}")
     half.close()
+    own, ones = s.full(s.n, s.rank), s.full(2 * s.n, 1)
+    every, swapped = s.comm.all_gather(own), s.comm.all_to_all(own)
+    part = s.comm.reduce_scatter(ones)
+    s.sync()
+    ranks = s.torch.arange(s.n, device=s.device)
+    s.expect(bool((every == ranks[:, None]).all()), f"new, gathered: {every}")
+    s.expect(bool((swapped == ranks).all()), f"new, swapped: {swapped}")
+    s.expect(part.tolist() == [s.n] * 2, f"new, summed: {part}")
 
 
 @stage

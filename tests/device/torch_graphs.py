@@ -9,8 +9,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from tests.device.torch_times import host_times
-from tests.host.torch_ops.checks import check
-from tests.host.torch_ops.fusions import LlamaRMSNorm, Model, by_ours, gloo
+from tests.host.torch_ops.checks import check, seeded
+from tests.host.torch_ops.fusions import (
+    CLOSE,
+    HIDDEN,
+    LlamaRMSNorm,
+    Model,
+    Row,
+    by_ours,
+    gloo,
+)
 
 import stretto.torch as st
 from stretto.torch.operators import matmuls, norms, overlapping
@@ -189,6 +197,58 @@ def fused_models_in_graphs(b: Any) -> None:
             b.same("both", both[0], both[1], 0.06)
     b.true(str(fused.fusion), fused.fusion.calls >= 4 * 13)
     dist.destroy_process_group(group)
+
+
+class Plain(torch.nn.Module):
+    """Layers that sum nothing over ranks beside one that does."""
+
+    def __init__(self, rank: int, kind: Any) -> None:
+        super().__init__()
+        nn, h = torch.nn, HIDDEN
+        self.up, self.norm = nn.Linear(h, 2 * h, dtype=kind), nn.LayerNorm(h)
+        self.norm.to(kind)
+        self.down, self.rms = (
+            nn.Linear(2 * h, h, dtype=kind),
+            nn.RMSNorm(h, eps=1e-5, dtype=kind),
+        )
+        self.row = Row(rank, kind, by_ours)
+        for at, p in enumerate(self.parameters()):
+            if p is not self.row.weight:  # that one is this rank's own
+                p.data.copy_(seeded(at, *p.shape) / HIDDEN**0.5)
+
+    def forward(self, x: Any) -> Any:
+        y = self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        total = self.row(self.rms(x + y))
+        return y, self.rms(x + y), total * 1, self.norm(total + y)
+
+
+@check
+def plain_layers_bit_for_bit(b: Any) -> None:
+    """What is left alone is what it was, beside a layer that holds back its sum.
+
+    Two compilations may choose other matmuls, so there numbers are close.
+    """
+    gloo(b)
+    for kind in (torch.float32, torch.bfloat16):
+        plain, other = (Plain(b.rank, kind).eval() for _ in "12")
+        fused, compiled = st.fuse(other, b.comm), None
+        if b.device.type == "cuda":
+            torch._dynamo.reset()
+            compiled = st.fuse(plain, compile=True, dynamic=False)
+        with torch.no_grad():
+            for rows in (1, 7, 64):
+                x = b.randn(rows, HIDDEN).to(kind)
+                want = plain(x.clone())
+                for nth, (one, due) in enumerate(
+                    zip(fused(x.clone()), want, strict=True)
+                ):
+                    same = torch.equal(one * 1, due)
+                    b.true(f"{kind}, {rows} rows: result {nth} differs", same)
+                for one, due in zip(
+                    compiled(x) if compiled is not None else (), want, strict=False
+                ):
+                    b.same(f"{kind}, {rows} rows, compiled", one, due, CLOSE[kind])
+        b.true(f"{kind}: {fused.fusion}", fused.fusion.layers == 1)
 
 
 @check

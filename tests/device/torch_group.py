@@ -251,7 +251,7 @@ def serve(comm: Any, folder: str, only: str, budget_s: float) -> dict[str, Any]:
     What does not begin in time is left out, on all ranks alike; a rank that hangs says
     where, and ends.
     """
-    from tests.device import torch_streams
+    from tests.device import torch_late, torch_streams
     from tests.host.torch import collective_checks, group_checks
 
     began = time.monotonic()
@@ -260,7 +260,7 @@ def serve(comm: Any, folder: str, only: str, budget_s: float) -> dict[str, Any]:
     torch.cuda.set_device(device)
     torch.set_default_device(device)
     own = sys.modules[__name__]
-    modules = collective_checks, group_checks, torch_streams, own
+    modules = torch_late, collective_checks, group_checks, torch_streams, own
     checks = {
         name: call
         for module in modules

@@ -45,14 +45,16 @@ from catalogue import (  # noqa: E402
 )
 from gpu_memory import Memory  # noqa: E402
 
-from stretto import collectives  # noqa: E402
-from stretto.collectives import Operator, Shape, storage, widen  # noqa: E402
 from stretto.executors.cuda.codegen import abi  # noqa: E402
 from stretto.executors.cuda.codegen.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.device.driver import api, ask, open_device  # noqa: E402
 from stretto.executors.cuda.flags.regions import fit  # noqa: E402
 from stretto.executors.cuda.flags.watch import explain  # noqa: E402
 from stretto.executors.cuda.launching.kernels import enqueue, load  # noqa: E402
+from stretto.executors.cuda.launching.names import fingerprint  # noqa: E402
+from stretto.executors.cuda.words import RECORD  # noqa: E402
+from stretto.program import collectives  # noqa: E402
+from stretto.program.collectives import Operator, Shape, storage, widen  # noqa: E402
 from stretto.testing import input_counts, interpret, output_counts  # noqa: E402
 
 END_S = 5.0
@@ -79,7 +81,7 @@ class Virtual:
         self.memory = Memory()
         n = self.plan.num_ranks
         self.control = [self.memory.new(abi.control_bytes(n)) for _ in range(n)]
-        self.record = np.zeros(1, abi.RECORD)
+        self.record = np.zeros(1, RECORD)
         flags = api().CU_MEMHOSTALLOC_PORTABLE | api().CU_MEMHOSTALLOC_DEVICEMAP
         self._host = int(ask("cuMemHostAlloc", 4096, flags))
         ctypes.memset(self._host, 0, 4096)
@@ -117,7 +119,7 @@ class Virtual:
                 "input": inputs, "output": outputs, "stage": stage,
                 "packets": packets, "control": self.control,
             }  # fmt: skip
-            mark = abi.fingerprint(plan, case.dtype, case.op, counts)
+            mark = fingerprint(plan, case.dtype, case.op, counts)
             fields = {
                 **buffers,
                 "record": self._record,
@@ -165,9 +167,7 @@ class Virtual:
             kept.append(array)
             enqueue(self.device, loaded, stream, ctypes.addressof(array))
         ask("cuCtxSynchronize")
-        record = np.frombuffer(
-            ctypes.string_at(self._host, abi.RECORD.itemsize), abi.RECORD
-        )[0]
+        record = np.frombuffer(ctypes.string_at(self._host, RECORD.itemsize), RECORD)[0]
         if int(record["state"]) == 0:
             return ""
         return explain(record, {int(record["fingerprint"]): self.plan})[1]

@@ -3,7 +3,7 @@
 import pytest
 from tests.host import forked
 
-from stretto.meeting.launching import launch
+from stretto.fabric.meeting.launching import launch
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,12 +28,12 @@ from pathlib import Path
 
 from tests.soon import soon
 
-from stretto.meeting.launching import child, launch
+from stretto.fabric.meeting.launching import child, launch
 
 OURS = (__file__, str(Path(__file__).with_name("warm.py")))
 AT_EXIT = (
-    ("stretto.meeting.join", "_end_all"),
-    ("stretto.calls.precompile", "_end"),
+    ("stretto.fabric.meeting.join", "_end_all"),
+    ("stretto.runtime.calls.precompile", "_end"),
     ("stretto.torch.base", "_end_all"),
 )
 """What a rank of ours does when it ends; of all else, this process takes care."""

@@ -21,8 +21,8 @@ SOURCES = Path(stretto.__file__).parent
 OPEN = {
     "bench": "what was measured, and tuned: to be shown, and used by others",
     "cli": "what was asked for by name: programs, pictures, pages, metrics",
-    "meeting/join.py": "a lock, in a folder that is private",
-    "meeting/address.py": "made with its mode, in a folder that is private",
+    "fabric/meeting/join.py": "a lock, in a folder that is private",
+    "fabric/meeting/address.py": "made with its mode, in a folder that is private",
 }
 """What is written as the umask says, and why."""
 
@@ -93,7 +93,10 @@ WRITES = {"write_text", "write_bytes"}
 
 def writes(path):
     """Yield the lines in which a module makes files as the umask says."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    if not any(word in text for word in ("open(", *WRITES)):
+        return
+    for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))

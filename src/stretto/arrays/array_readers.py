@@ -17,8 +17,6 @@ from stretto.arrays.capsules import read_capsule
 from stretto.arrays.operands import CPU, GPU
 from stretto.arrays.view import CUDA_DEVICE, dense
 
-__all__ = ["Reader", "Reading", "place_of", "read_array"]
-
 Reading: TypeAlias = tuple[str, Any, int, int]
 """The executor that an array is for; all that a request looks at; address; bytes."""
 Reader: TypeAlias = Callable[[Any], Reading | None]

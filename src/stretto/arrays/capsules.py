@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from stretto.errors import CallError
 
-__all__ = ["Capsule", "contiguous", "read_capsule"]
-
 _TENSOR = struct.Struct("=QiiiBBHQQQ")
 _KINDS = {0: "int{}", 1: "uint{}", 2: "float{}", 4: "bfloat{}", 5: "complex{}"}
 _NAMED = {6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}

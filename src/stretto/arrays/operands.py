@@ -13,25 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from stretto.arrays.view import address, view
-from stretto.collectives import (
+from stretto.arrays.view import address, gpu_view
+from stretto.errors import CallError, UnknownNameError
+from stretto.program.collectives import (
     DTYPES,
     FLOAT8,
     Array,
     dtype_name,
     storage,
 )
-from stretto.errors import CallError, UnknownNameError
-
-__all__ = [
-    "CPU",
-    "GPU",
-    "Operand",
-    "fresh",
-    "host_view",
-    "on_gpu",
-    "operand",
-]
 
 CPU, GPU = "cpu", "cuda"
 _NAMES: dict[np.dtype[Any], str] = {}
@@ -270,7 +260,7 @@ def _on_gpu(
     tensor = hasattr(given, "data_ptr")
     if tensor and given.is_contiguous():
         _refuse_lazy(given, what)
-    seen = view(given)
+    seen = gpu_view(given)
     if not seen.contiguous:
         raise CallError(f"{what}: {seen.why}")
     if isinstance(seen.dtype, np.dtype):

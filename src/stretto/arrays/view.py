@@ -15,22 +15,11 @@ import numpy as np
 from stretto.arrays.capsules import contiguous, read_capsule
 from stretto.errors import CallError
 
-__all__ = [
-    "CUDA_DEVICE",
-    "View",
-    "address",
-    "dense",
-    "packed_view",
-    "pointer",
-    "require_near",
-    "view",
-]
-
 CUDA_DEVICE = 2
 """DLPack's number of CUDA devices."""
 
 
-class View(NamedTuple):
+class ArrayView(NamedTuple):
     """An array as its library tells it."""
 
     start: int
@@ -45,7 +34,7 @@ class View(NamedTuple):
     """Bytes between neighbours along each axis, where it is not contiguous."""
 
 
-def view(array: Any) -> View:
+def gpu_view(array: Any) -> ArrayView:
     """Return what an array on a GPU says of itself."""
     if hasattr(array, "data_ptr"):
         name = str(array.dtype).removeprefix("torch.")
@@ -54,7 +43,7 @@ def view(array: Any) -> View:
         why = "" if packed else "a strided GPU tensor; pass tensor.contiguous()"
         steps = () if packed else tuple(array.stride())
         strides = tuple(int(s) * array.element_size() for s in steps)
-        return View(
+        return ArrayView(
             array.data_ptr(), nbytes, tuple(array.shape), name, packed, why, strides
         )
     face = getattr(array, "__cuda_array_interface__", None)
@@ -64,7 +53,9 @@ def view(array: Any) -> View:
         why = f"an array of strides {face.get('strides')}; want it contiguous"
         typed = np.dtype(face["typestr"]) if kind is None else kind
         strides = () if packed else tuple(map(int, face["strides"]))
-        return View(start, nbytes, tuple(face["shape"]), typed, packed, why, strides)
+        return ArrayView(
+            start, nbytes, tuple(face["shape"]), typed, packed, why, strides
+        )
     if not hasattr(array, "__dlpack__"):
         raise CallError(
             f"a {type(array).__name__} is no GPU array; want a CUDA tensor, or "
@@ -77,15 +68,15 @@ def view(array: Any) -> View:
     why = f"a strided {type(array).__name__} on a GPU; want it contiguous"
     size = found.nbytes // max(1, math.prod(found.shape))
     strides = tuple(size * step for step in found.strides)
-    return View(
+    return ArrayView(
         found.start, found.nbytes, found.shape, found.dtype, found.contiguous, why,
         strides,
     )  # fmt: skip
 
 
-def packed_view(array: Any) -> View:
+def packed_view(array: Any) -> ArrayView:
     """Return the view of an array whose elements lie one after the other."""
-    found = view(array)
+    found = gpu_view(array)
     if not found.contiguous:
         raise CallError(found.why)
     return found

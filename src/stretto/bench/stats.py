@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Interval", "Summary", "geomean", "ratio_interval", "summarise"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """The times of a call, over batches; a batch takes as long as its slowest rank."""
+class TimeSummary:
+    """The times of a call, over batches: what the loop of all ranks takes."""
 
     min_us: float
     p50_us: float
@@ -23,25 +21,26 @@ class Summary:
     max_us: float
     slowest_rank: int
     """The rank whose own median is the largest."""
-    slowest_us: float
-    """That median."""
 
 
-def summarise(by_rank: ArrayLike) -> Summary:
-    """Return the summary of times, one row a rank and one column a batch."""
+def summarise(by_rank: ArrayLike, whole: ArrayLike = ()) -> TimeSummary:
+    """Return the summary of times, one row a rank and one column a batch.
+
+    `whole` has the batches from the first rank in to the last rank out, where that is
+    known; else a batch takes as long as its slowest rank.
+    """
     times = np.atleast_2d(np.asarray(by_rank, float))
-    batches = times.max(axis=0)
+    batches = np.asarray(whole, float)
+    batches = batches if batches.size else times.max(axis=0)
     own = np.median(times, axis=1)
-    slowest = int(own.argmax())
     p50, p95, p99 = (float(p) for p in np.percentile(batches, (50, 95, 99)))
-    return Summary(
+    return TimeSummary(
         min_us=float(batches.min()),
         p50_us=p50,
         p95_us=p95,
         p99_us=p99,
         max_us=float(batches.max()),
-        slowest_rank=slowest,
-        slowest_us=float(own[slowest]),
+        slowest_rank=int(own.argmax()),
     )
 
 

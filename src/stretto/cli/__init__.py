@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 from stretto._version import __version__
 from stretto.cli.options import bounded
@@ -31,9 +34,37 @@ def commands() -> dict[str, ModuleType]:
     return {n: one for n, one in every.items() if hasattr(one, "add_arguments")}
 
 
+class _Parser(argparse.ArgumentParser):
+    """Answers a word that it does not know with the nearest that it knows."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong:
+            known = [word.strip("' ") for word in wrong[2].split(",")]
+            message += _nearest(wrong[1], known)
+        elif unknown := re.search(r"unrecognized arguments: (--\S+)", message):
+            message += _nearest(unknown[1].partition("=")[0], self.options())
+        super().error(message)
+
+    def options(self) -> list[str]:
+        """Return the options of this parser, and of those beneath it."""
+        found = [word for action in self._actions for word in action.option_strings]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found += [
+                    word for one in action.choices.values() for word in one.options()
+                ]
+        return found
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="stretto",
         description="Collective communication: write, prove, simulate, run.",
     )
@@ -43,14 +74,16 @@ def parser() -> argparse.ArgumentParser:
         summary = (module.__doc__ or "").split("\n", 1)[0]
         verb = verbs.add_parser(name, help=summary, description=summary)
         module.add_arguments(verb)
-        verb.set_defaults(run=module.run)
+        verb.set_defaults(run=module.run, parser=verb)
     bounded(top)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return 0, 1 when something is wrong, 2 when misused."""
-    args = parser().parse_args(argv)
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = args.run(args)
     except StrettoError as e:

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from stretto import bench
-from stretto.choice import parse_sizes
 from stretto.cli.output import Progress, table
 from stretto.errors import CallError
-
-__all__ = ["add_arguments", "run"]
+from stretto.runtime.choice import parse_sizes
 
 _FORMATS = {"osu": bench.osu_format, "nccl": bench.nccl_format}
 _ELSEWHERE = (*bench.PAIRS, *bench.VECTOR, *bench.PATTERNS)
@@ -27,6 +25,7 @@ _GROUPS = {
     "patterns": bench.PATTERNS,
 }
 _RANKS = 2
+_OTHERS = ("matrix", "hop", "transfer", "weights")
 _ALL_SIZES, _ONE_SIZES = "8,256,4K,64K,1M,4M", "8:4M:4"
 _ALL_BUDGET_S, _ROW_BUDGET_S = 170.0, 1.5
 
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tests",
         nargs="*",
         metavar="TEST",
-        help=f"{', '.join((*_GROUPS, 'matrix', 'hop', 'transfer', *bench.TESTS))}",
+        help=f"{', '.join((*_GROUPS, *_OTHERS, *bench.TESTS))}",
     )
     _what(parser)
     _how(parser)
@@ -56,7 +55,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
     add("--skew", type=float, default=1.0, help="of routed experts, 0: uniform [1]")
     add("--traffic", metavar="FILE", help="who sends how much to whom, for matrix")
     add("--machine-file", metavar="FILE", help="of hop: a machine as it was measured")
-    add("--carrier", default="", help="of hop: tcp or ucx [all that are ready]")
+    add("--carrier", default="", help="of hop: one of them [all that are ready]")
     add("--paths", metavar="P,P", help="of transfer: shared, cross-memory, tcp [all]")
     add(
         "--model",
@@ -107,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
         return _hop(args)
     if args.tests[:1] == ["transfer"]:
         return _transfer(args)
+    if args.tests == ["weights"]:
+        return _weights(args)
     task = task_of(args)
     if args.plot:
         bench.open_figure(args.plot)
@@ -157,15 +158,20 @@ def _transfer(args: argparse.Namespace) -> int:
             sys.stderr.write(f"{r.who}, {r.path}: {r.why}\n")
             continue
         is_right = is_right and r.is_right
-        rows.append(
-            {
-                "scheme": r.scheme, "what": r.what, "who": r.who, "path": r.path,
-                "pieces": r.pieces, "us": round(r.us, 3), "p99_us": round(r.p99_us, 2),
-                "GB/s": round(r.gb_per_s, 2), "right": r.is_right,
-            }
-        )  # fmt: skip
+        rows.append(r.as_json())
     _show("bench transfer", rows, args)
     return int(not is_right)
+
+
+def _weights(args: argparse.Namespace) -> int:
+    """Measure a switch of weights between two processes of this host."""
+    from stretto.bench import weights
+
+    _warn_of_load()
+    sizes = parse_sizes(args.sizes) if args.sizes else [64 << 20]
+    rows = [row for nbytes in sizes for row in weights.measure(nbytes)]
+    _show("bench weights", rows, args)
+    return int(any(row["torn"] for row in rows))
 
 
 def _show(command: str, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
@@ -194,7 +200,7 @@ def _say(progress: Progress, said: str) -> None:
         sys.stderr.flush()
 
 
-def task_of(args: argparse.Namespace) -> bench.Task:
+def task_of(args: argparse.Namespace) -> bench.BenchTask:
     """Return what is asked for."""
     tests = _tests(args)
     on_gpu = args.device == "cuda"
@@ -209,11 +215,11 @@ def task_of(args: argparse.Namespace) -> bench.Task:
         traffic = tuple(tuple(r) for r in bench.read_matrix(args.traffic, ranks))
     of_rows = _ROW_BUDGET_S * len(tests) * len(sizes)
     budget = args.budget or (_ALL_BUDGET_S if whole else of_rows)
-    return bench.Task(
+    return bench.BenchTask(
         tests=tests,
         sizes=tuple(sizes),
         num_ranks=ranks,
-        peers=bench.expand(names, args.device),
+        peers=bench.expand(names, bench.Contender, lambda c: args.device in c.DEVICES),
         pins=tuple(pin.strip() for pin in args.algorithms.split(";") if pin.strip()),
         dtype=args.dtype or ("bfloat16" if on_gpu else "float32"),
         op=args.op,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from stretto import topology
-from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import add_json, print_rows
-from stretto.cli.synth import add_place, network_of, parts_of, root_of
+from stretto.cli.synth import add_place, can_write, network_of, parts_of, root_of
 from stretto.cli.targets import numbers
 from stretto.errors import CallError
-from stretto.synth import COLLECTIVES, Bound, Network, bound, frontier
-
-__all__ = ["add_arguments", "run"]
+from stretto.runtime.choice import parse_sizes, spell_size
+from stretto.synth import COLLECTIVES, Bounds, Network, bound, frontier
 
 _SPREADING = {
     "all_gather": "all_gather",
@@ -43,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chunks", default="1-6", help="a part, for the frontier, such as 1,2 [1-6]"
     )
+    parser.add_argument(
+        "--certificate",
+        metavar="FILE",
+        type=Path,
+        help="write what proves each bound, as JSON that a checker reads again",
+    )
     add_json(parser)
 
 
@@ -50,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the bound by size and its certificate."""
     machine = topology.load(args.machine)
     network = network_of(machine, args)
+    can_write(args.certificate)
     weights = parts_of(args)
     if args.frontier:
         rows = list(_frontier(args, network))
@@ -58,7 +65,11 @@ def run(args: argparse.Namespace) -> int:
     root = root_of(network, args)
     root = network.members[0] if root is None else root
     found = bound(args.collective, network, root=root, weights=weights)
-    rows = [_row(found, nbytes) for nbytes in parse_sizes(args.sizes)]
+    sizes = parse_sizes(args.sizes)
+    if args.certificate:
+        proofs = [found.certificate(nbytes) for nbytes in sizes]
+        args.certificate.write_text(json.dumps(proofs, indent=1), encoding="utf-8")
+    rows = [_row(found, nbytes) for nbytes in sizes]
     title = (
         f"{args.collective} on {network.name}, {len(network.members)} ranks:"
         f" at most {float(found.algbw):.6g} GB/s, at least {found.steps} steps"
@@ -92,7 +103,7 @@ def _frontier(args: argparse.Namespace, network: Network) -> Iterator[dict[str, 
         }
 
 
-def _row(found: Bound, nbytes: int) -> dict[str, Any]:
+def _row(found: Bounds, nbytes: int) -> dict[str, Any]:
     us = float(found.us(nbytes))
     return {
         "size": spell_size(nbytes),

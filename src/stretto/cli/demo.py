@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from stretto import bench, topology
-from stretto.choice import parse_sizes, spell_size
 from stretto.cli import run as run_command
-from stretto.cli.output import Progress, print_json, table
+from stretto.cli.output import Progress, add_json, print_json, table
 from stretto.cli.simulate import fastest
 from stretto.cli.targets import find
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import PromiseError
-from stretto.lang import Algorithm
-from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.program.lang import Algorithm
+from stretto.runtime.choice import parse_sizes, spell_size
 from stretto.trace import MONOTONIC
-from stretto.verify import verify, verify_plan
-
-__all__ = ["add_arguments", "run"]
 
 _FILE = '''\
 """Two-shot all-reduce, in eight lines."""
@@ -45,9 +43,7 @@ _BUDGET_S = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document, nothing else"
-    )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,7 +129,7 @@ def _measured(target: str) -> list[dict[str, Any]]:
 
 def _compare(rows: list[dict[str, Any]], say: Any) -> None:
     """Add Gloo's times, measured just now, to the rows."""
-    task = bench.Task(
+    task = bench.BenchTask(
         tests=("all_reduce",),
         sizes=tuple(row["nbytes"] for row in rows),
         num_ranks=_RANKS,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 
-from stretto import executors, hop, topology
+from stretto import executors, topology
 from stretto.cli.output import add_json, print_rows
 from stretto.errors import StrettoError
-
-__all__ = ["add_arguments", "run"]
+from stretto.fabric import hop
+from stretto.topology.detect import cores
 
 _EXTRAS = {
     "numba": "cpu: pip install 'stretto[cpu]'",
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _findings() -> Iterator[tuple[str, str, str]]:
     yield "machine", "python", f"{platform.python_version()} on {platform.platform()}"
-    yield "machine", "cores", str(_cores())
+    yield "machine", "cores", str(cores())
     try:
         yield "machine", "topology", topology.detect().name
     except StrettoError as e:
@@ -51,30 +50,21 @@ def _findings() -> Iterator[tuple[str, str, str]]:
     for module, advice in _EXTRAS.items():
         yield "package", module, _version(module) or f"missing ({advice})"
     for name in executors.names():
-        yield from _examine(name)
+        yield from _said(f"executor {name}", lambda n: executors.get(n).doctor(), name)
     for name in hop.names():
-        yield from _examine_carrier(name)
+        yield from _said(f"carrier {name}", lambda n: hop.get(n).examine(), name)
 
 
-def _examine_carrier(name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield what a carrier between hosts needs, and what of it is here."""
+def _said(
+    part: str, ask: Callable[[str], Mapping[str, object]], name: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield what a part says of itself, or why it cannot be asked."""
     try:
-        found = hop.get(name).doctor()
+        found = ask(name)
     except (ImportError, StrettoError, OSError) as e:
         found = {"ready": f"no: {e}"}
     for subject, words in found.items():
-        yield f"carrier {name}", subject, str(words)
-
-
-def _examine(name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield what an executor says of itself, or why it cannot be asked."""
-    try:
-        found = executors.get(name).doctor()
-    except (ImportError, StrettoError, OSError) as e:
-        yield f"executor {name}", "ready", f"no: {e}"
-        return
-    for subject, words in found.items():
-        yield f"executor {name}", subject, str(words)
+        yield part, subject, str(words)
 
 
 def _version(module: str) -> str:
@@ -84,9 +74,3 @@ def _version(module: str) -> str:
         return metadata.version(_DISTRIBUTIONS.get(module, module))
     except metadata.PackageNotFoundError:
         return "there, of unknown version"
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from stretto.errors import CallError
-from stretto.ir import Op, Program, spell_op, steps_of
-
-__all__ = ["svg"]
+from stretto.program.ir import Op, Program, spell_op, steps_of
 
 _MOST_MOVES = 5000
 _LEFT, _TOP, _FOOT = 70, 84, 24

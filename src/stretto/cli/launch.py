@@ -1,19 +1,19 @@
-"""Start a program on several hosts by ssh, for those without a launcher.
+"""Start a program here, or on several hosts by ssh, for those without a launcher.
 
     stretto launch --hosts nodea:4,nodeb:4 -- python train.py
+    stretto launch --ranks 4 --standby 1 --min 2 -- python train.py
 
 Every rank gets the environment that torchrun gives, an address, and a secret made for
 this job, which travels on the standard input of ssh. When a rank fails, or this command
-ends, the others are ended too.
+ends, the others are ended too. With `--standby` or `--min` the job goes on instead,
+with one that stands by in the lost rank's place, or with fewer ranks.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import secrets
-import shlex
 import socket
 import subprocess
 import sys
@@ -21,26 +21,25 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from stretto.elastic import JobOptions, LaunchedJob
+from stretto.elastic.starting import LOCAL, Starter, environment_of
 from stretto.errors import CallError
-
-__all__ = ["add_arguments", "command_of", "parse_hosts", "run"]
+from stretto.runtime.calls import Elastic
 
 _LOW, _HIGH = 29_000, 32_000
 _PATIENCE_S = 5.0
-# What runs on a host: it keeps the secret in a file of its own, runs the program, and
-# ends it when the connection ends.
-_REMOTE = """\
-read -r secret; exec 3<&0; umask 077; f=$(mktemp); printf %s "$secret" > "$f"; \
-{exports}; export STRETTO_SECRET_FILE="$f"; cd {folder} 2>/dev/null; \
-{words} < /dev/null & p=$!; \
-(cat <&3 > /dev/null; kill $p 2> /dev/null) & w=$!; \
-wait $p; r=$?; kill $w 2> /dev/null; rm -f "$f"; exit $r"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     add = parser.add_argument
-    add("--hosts", required=True, metavar="A[:N],B[:N]", help="N ranks on each [1]")
+    add("--hosts", metavar="A[:N],B[:N]", help="N ranks on each [1]; else this one")
+    add("--ranks", type=int, metavar="N", help="how many, on this host")
+    add("--standby", type=int, default=0, metavar="N", help="how many stand by [0]")
+    add("--min", type=int, default=0, metavar="N", help="go on with so few [all]")
+    add("--max", type=int, default=0, metavar="N", help="grow to so many [all]")
+    add("--spare", metavar="A[:N]", help="hosts of those who stand by [the last]")
+    add("--job", metavar="NAME", help="what it is found by [drawn by lot]")
     add("--ssh", default="ssh -o BatchMode=yes", help="[ssh -o BatchMode=yes]")
     add("--address", metavar="HOST:PORT", help="[of the first host, any port]")
     add("--env", default="PATH,PYTHONPATH", help="variables to pass [PATH,PYTHONPATH]")
@@ -64,51 +63,67 @@ def parse_hosts(text: str) -> list[str]:
     return found
 
 
-def command_of(
-    hosts: Sequence[str],
-    rank: int,
-    address: str,
-    words: Sequence[str],
-    keep: Sequence[str],
-) -> str:
-    """Return what the shell of a rank's host runs."""
-    host = hosts[rank]
-    variables = {name: os.environ[name] for name in keep if name in os.environ}
-    variables |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(len(hosts)),
-        "LOCAL_RANK": str(hosts[:rank].count(host)),
-        "LOCAL_WORLD_SIZE": str(hosts.count(host)),
-        "STRETTO_ADDRESS": f"tcp://{address}",
-    }
-    exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in variables.items())
-    folder = shlex.quote(os.getcwd())  # noqa: PTH109 - as the shell has it
-    return _REMOTE.format(exports=exports, folder=folder, words=shlex.join(words))
+def program_of(args: argparse.Namespace) -> list[str]:
+    """Return the words of the program, which stand behind `--`."""
+    words = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if not words:
+        raise CallError(f"nothing to run; want: stretto {args.command} ... -- PROGRAM")
+    return list(words)
 
 
 def run(args: argparse.Namespace) -> int:
     """Start all ranks, and wait for them; return the first status that is not 0."""
+    words = program_of(args)
+    if args.ranks is not None or args.standby or args.min or args.max:
+        return LaunchedJob(_wanted(args, words)).run()
+    if args.hosts is None:
+        raise CallError(
+            "launch what, where? want --ranks 4, or --hosts nodea:4,nodeb:4"
+        )
     hosts = parse_hosts(args.hosts)
-    words = args.program[1:] if args.program[:1] == ["--"] else args.program
-    if not words:
-        raise CallError("nothing to run; want: stretto launch --hosts a,b -- PROGRAM")
     address = args.address or _address(hosts)
-    secret = secrets.token_hex(32)
-    keep = [name for name in args.env.split(",") if name]
-    started: list[subprocess.Popen[str]] = []
+    starter = _starter(args, words)
+    started: list[subprocess.Popen[bytes]] = []
     try:
         for rank, host in enumerate(hosts):
-            script = command_of(hosts, rank, address, words, keep)
-            ssh = [*shlex.split(args.ssh), host, script]
-            one = subprocess.Popen(ssh, stdin=subprocess.PIPE, text=True)
-            started.append(one)
-            assert one.stdin is not None, "it is a pipe"
-            with suppress(BrokenPipeError):
-                one.stdin.write(secret + "\n")
-                one.stdin.flush()
+            variables = environment_of(hosts, rank, f"tcp://{address}")
+            started.append(starter.start(host, variables))
         return _wait(started, hosts)
     finally:
         _end(started)
+
+
+def _starter(args: argparse.Namespace, words: Sequence[str]) -> Starter:
+    keep = [name for name in args.env.split(",") if name]
+    return Starter(words=words, ssh=args.ssh, keep=keep)
+
+
+def _wanted(args: argparse.Namespace, words: Sequence[str]) -> JobOptions:
+    """Return a job that goes on, as the options say it."""
+    here = [LOCAL] * (args.ranks or 1)
+    hosts = here if args.hosts is None else parse_hosts(args.hosts)
+    if args.ranks is not None and len(hosts) != args.ranks:
+        raise CallError(
+            f"--ranks {args.ranks} on --hosts {args.hosts}: these have {len(hosts)}"
+        )
+    if not hosts or (args.ranks == 0):
+        raise CallError("--ranks 0: at least one rank is needed")
+    spare = hosts[-1:] if args.spare is None else parse_hosts(args.spare)
+    standbys = [spare[i % len(spare)] for i in range(args.standby)]
+    elastic = Elastic(min_ranks=args.min, max_ranks=args.max, standby=args.standby)
+    if args.min > len(hosts):
+        raise CallError(f"--min {args.min} of {len(hosts)} ranks: want no more")
+    if args.hosts is None:
+        address = args.job or f"launched-{secrets.token_hex(6)}"
+    else:
+        address = f"tcp://{args.address or _address(hosts)}"
+    return JobOptions(
+        hosts=hosts,
+        standbys=standbys,
+        elastic=elastic,
+        starter=_starter(args, words),
+        address=address,
+    )
 
 
 def _address(hosts: Sequence[str]) -> str:
@@ -131,7 +146,7 @@ def _address(hosts: Sequence[str]) -> str:
     return f"[{found}]:{port}" if family == socket.AF_INET6 else f"{found}:{port}"
 
 
-def _wait(started: Sequence[subprocess.Popen[str]], hosts: Sequence[str]) -> int:
+def _wait(started: Sequence[subprocess.Popen[bytes]], hosts: Sequence[str]) -> int:
     """Return 0 when all have ended well, else the status of the first that did not."""
     running = dict(enumerate(started))
     while running:
@@ -155,7 +170,7 @@ def _wait(started: Sequence[subprocess.Popen[str]], hosts: Sequence[str]) -> int
     return 0
 
 
-def _end(started: Sequence[subprocess.Popen[str]]) -> None:
+def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
     """End what still runs: closing its input ends a rank, wherever it is."""
     for one in started:
         with suppress(OSError):

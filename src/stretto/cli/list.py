@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from stretto import algorithms, collectives, topology
+from stretto import topology
 from stretto.cli.output import add_json, print_json, table
-from stretto.lang import Algorithm
-
-__all__ = ["add_arguments", "run"]
+from stretto.program import algorithms, collectives
+from stretto.program.lang import Algorithm
 
 _TRIED = range(2, 65)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 
-__all__ = ["bounded", "count", "seconds"]
-
 _MOST = (1 << 31) - 1
 _MOST_S = 1e9
 _NUMBER = re.compile(r"[0-9]{0,12}(?:[0-9]\.?|\.[0-9]{1,20})(?:e-?[0-9]{1,3})?")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-__all__ = ["Progress", "add_json", "bar", "print_json", "print_rows", "table"]
+from stretto.bench.showing.document import plain
+from stretto.bench.showing.report import aligned
 
 _FAR = re.compile(r"\[(\d+)/(\d+)\] ")
 _BAR = 24
@@ -29,7 +28,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document, without numbers that JSON does not have."""
-    print(json.dumps(_plain(document), indent=2, allow_nan=False))
+    print(json.dumps(plain(document), indent=2, allow_nan=False))
 
 
 def print_rows(
@@ -50,18 +49,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         return "nothing"
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [names] + [[_spell(row.get(name)) for name in names] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     right = [
         all(isinstance(row.get(name), int | float | None) for row in rows)
         for name in names
     ]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in cells
-    )
+    return aligned(cells, right)
 
 
 def _spell(value: Any) -> str:
@@ -72,16 +64,6 @@ def _spell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
     return str(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def bar(done: int, total: int) -> str:
@@ -119,12 +101,7 @@ class Progress:
         """Start."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the terminal as it was."""
         if self._shown:
             sys.stderr.write("\r\x1b[K")

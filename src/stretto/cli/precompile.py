@@ -8,11 +8,9 @@ import os
 import re
 import time
 
-from stretto.calls.precompile import compile_usual
 from stretto.cli.output import add_json, print_rows
 from stretto.errors import CallError
-
-__all__ = ["add_arguments", "run"]
+from stretto.runtime.calls.precompile import compile_usual
 
 _NICE = 2
 """Beside a model that is being made: whoever waits for a kernel compiles it again."""

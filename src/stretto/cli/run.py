@@ -9,26 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from stretto import collectives
-from stretto.calls import Communicator, call_of, spawn
-from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_params, build, find, params_of
-from stretto.collectives import Array, Operator, Shape, check, storage
 from stretto.errors import CallError
-from stretto.ir import Program
-from stretto.lang import Algorithm
+from stretto.program import collectives
+from stretto.program.collectives import Array, Operator, Shape, check, storage
+from stretto.program.ir import Program
+from stretto.program.lang import Algorithm
+from stretto.runtime.calls import Communicator, call_of, spawn
+from stretto.runtime.choice import parse_sizes, spell_size
 from stretto.testing import draw, expected, largest_error, tolerance
 from stretto.trace import MONOTONIC
-
-__all__ = ["Trial", "add_arguments", "measure", "run"]
 
 _UNTIMED = 3
 _LARGE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class RankOrders:
     """What every rank is told to run."""
 
     target: str
@@ -84,7 +82,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [_joined(trial, args, rows) for rows in zip(*by_rank, strict=True)]
 
 
-def _trial(args: argparse.Namespace) -> Trial:
+def _trial(args: argparse.Namespace) -> RankOrders:
     """Return what to run, having refused here what every rank would refuse."""
     if args.ranks < 1 or args.iterations < 1:
         raise CallError(
@@ -120,7 +118,7 @@ def _trial(args: argparse.Namespace) -> Trial:
     storage(args.dtype)
     sizes = tuple(parse_sizes(args.size))
     _check_memory(max(sizes), args.ranks)
-    return Trial(
+    return RankOrders(
         target=target,
         collective=collective,
         schedule=args.schedule,
@@ -145,7 +143,7 @@ def _check_memory(nbytes: int, num_ranks: int) -> None:
 
 
 def _joined(
-    trial: Trial, args: argparse.Namespace, rows: tuple[dict[str, Any], ...]
+    trial: RankOrders, args: argparse.Namespace, rows: tuple[dict[str, Any], ...]
 ) -> dict[str, Any]:
     """Return one row of all ranks': the slowest and the least exact count."""
     nbytes = rows[0]["nbytes"]
@@ -166,7 +164,7 @@ def _joined(
     }
 
 
-def _work(comm: Communicator, trial: Trial) -> list[dict[str, Any]]:
+def _work(comm: Communicator, trial: RankOrders) -> list[dict[str, Any]]:
     """Run all sizes on one rank."""
     pin: Any = None
     if trial.target != trial.collective:
@@ -178,7 +176,9 @@ def _work(comm: Communicator, trial: Trial) -> list[dict[str, Any]]:
     return [_size(comm, trial, pin, nbytes) for nbytes in trial.sizes]
 
 
-def _size(comm: Communicator, trial: Trial, pin: Any, nbytes: int) -> dict[str, Any]:
+def _size(
+    comm: Communicator, trial: RankOrders, pin: Any, nbytes: int
+) -> dict[str, Any]:
     n, rank = comm.num_ranks, comm.rank
     kind = collectives.get(trial.collective)
     params = dict(trial.params)
@@ -235,7 +235,7 @@ def _elements(collective: str, shape: Shape, counts: tuple[int, ...]) -> list[in
     ]
 
 
-def _array(comm: Communicator, trial: Trial, count: int) -> Array:
+def _array(comm: Communicator, trial: RankOrders, count: int) -> Array:
     stored = storage(trial.dtype)
     if trial.registered:
         array: Array = comm.empty(count, trial.dtype)
@@ -244,7 +244,12 @@ def _array(comm: Communicator, trial: Trial, count: int) -> Array:
 
 
 def _call(
-    comm: Communicator, trial: Trial, params: dict[str, Any], pin: Any, x: Any, out: Any
+    comm: Communicator,
+    trial: RankOrders,
+    params: dict[str, Any],
+    pin: Any,
+    x: Any,
+    out: Any,
 ) -> Any:
     """Return a function that makes the call once, on flat arrays."""
     options = {"algorithm": pin, "dtype": trial.dtype, "op": trial.op, **params}

@@ -15,21 +15,19 @@ from stretto.cli.targets import (
     params_of,
     ranks_of,
 )
-from stretto.collectives import Operator, dtype_name
-from stretto.epilogues import CASTS, Form, Named, Spec, resolve
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import ProvedPlan, Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError
 from stretto.executors import Call, cuda
-from stretto.ir import Program, Verified
-from stretto.lang import Algorithm
-from stretto.lower import lower
-from stretto.plan import Plan, Schedule
-from stretto.verify import verify, verify_plan
-
-__all__ = ["add_arguments", "run"]
+from stretto.program.collectives import Operator, dtype_name
+from stretto.program.epilogues import CASTS, Named, Spec, ValueForm, resolve
+from stretto.program.ir import Program
+from stretto.program.lang import Algorithm
 
 CONCLUDED = ("all_reduce", "all_gather", "reduce_scatter")
 """Collectives that take an epilogue."""
-FORMS = {form.value: form for form in Form if form is not Form.SCALAR}
+FORMS = {form.value: form for form in ValueForm if form is not ValueForm.SCALAR}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +102,7 @@ def _spec(args: argparse.Namespace, program: Program) -> Spec:
         raise CallError(f"--epilogue: of {dtype} elements; want {', '.join(CASTS)}")
     if args.row < 1 or (args.rows is not None and args.rows < 1):
         raise CallError(f"--row {args.row} --rows {args.rows}; want at least 1")
-    named = {n: Named(n, dtype, Form.ELEMENT) for n in found.graph.inputs[1:]}
+    named = {n: Named(n, dtype, ValueForm.ELEMENT) for n in found.graph.inputs[1:]}
     for text in args.input:
         one = _input(text, list(named), dtype)
         named[one.name] = one
@@ -124,7 +122,7 @@ def _input(text: str, names: list[str], dtype: str) -> Named:
             f"DTYPE one of {', '.join(CASTS)}"
         )
     if is_number:
-        return Named(name, "", Form.SCALAR)
+        return Named(name, "", ValueForm.SCALAR)
     return Named(name, kind or dtype, FORMS[form])
 
 
@@ -149,9 +147,7 @@ def _show_plan(args: argparse.Namespace, program: Program, spec: Spec | None) ->
     print(text, end="")
 
 
-def _say_trusted(
-    plan: Verified[Plan], args: argparse.Namespace, spec: Spec | None
-) -> None:
+def _say_trusted(plan: ProvedPlan, args: argparse.Namespace, spec: Spec | None) -> None:
     """Say what of a call by this plan stands on less than its proof."""
     call = Call(
         dtype=dtype_name(args.dtype),

@@ -8,22 +8,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stretto import collectives, topology
-from stretto.choice import parse_sizes, spell_size
+from stretto import network, topology
 from stretto.cli.output import Progress, add_json, print_rows
-from stretto.cli.targets import add_target, build, find, group_of, params_of, ranks_of
-from stretto.collectives import storage
+from stretto.cli.targets import (
+    add_dead_link,
+    add_target,
+    build,
+    find,
+    group_of,
+    params_of,
+    ranks_of,
+)
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Plan, ProvedPlan, Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, PlanError
 from stretto.executors import sim
-from stretto.ir import Program, Verified, members_of
-from stretto.lower import lower
-from stretto.plan import Plan, Schedule
+from stretto.program import collectives
+from stretto.program.collectives import storage
+from stretto.program.ir import Program, Verified, members_of
+from stretto.runtime.choice import parse_sizes, spell_size
 from stretto.topology import Costs, Machine
+from stretto.topology.traffic import Congestion, Packets
 from stretto.trace import CallKind, Recorder, write
-from stretto.verify import verify, verify_plan
 from stretto.watch import simulated
-
-__all__ = ["add_arguments", "fastest", "run"]
 
 _SMALL = 16 << 10
 _FEW_RANKS = 16
@@ -54,13 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORDS",
         help="`written`: links serve in the program's order [the best of a few]",
     )
+    add_dead_link(parser)
     parser.add_argument(
-        "--dead-link",
-        action="append",
-        default=[],
-        metavar="LINK",
-        help="a link that does not work, such as '0->1'; may be repeated",
+        "--network",
+        choices=("flow", "packet"),
+        default="flow",
+        help="links shared fairly, or packets in queues [flow]",
     )
+    parser.add_argument(
+        "--cc",
+        default="",
+        metavar="NAMES",
+        help="with packets: of `stretto cc list`, such as dcqcn,hpcc,pfc [pfc]",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of random marks [0]")
     parser.add_argument(
         "--trace", metavar="FILE", help="write the steps of the last size there"
     )
@@ -71,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     """Print time and bandwidth by size."""
     if args.trace and args.schedule == _WRITTEN:
         raise CallError(f"--trace {args.trace} --schedule {_WRITTEN}: want a plan's")
+    controls = _controls(args)
     sizes = parse_sizes(args.sizes)
     machine = topology.load(args.machine)
     if args.dead_link:
@@ -83,7 +99,10 @@ def run(args: argparse.Namespace) -> int:
     with Progress(len(sizes)) as progress:
         for nbytes in sizes:
             progress.step(f"{program.value.name} of {spell_size(nbytes)}")
-            rows.append(_timed(args, program, machine, nbytes, itemsize, group))
+            if controls:
+                rows += _packets(args, program, machine, nbytes, itemsize, group)
+            else:
+                rows.append(_timed(args, program, machine, nbytes, itemsize, group))
     name, digest = program.value.name, program.value.digest
     print_rows(args, rows, f"{name} ({digest}) on {machine.name}, {ranks} ranks")
     if args.trace:
@@ -102,6 +121,9 @@ def _record(
     """Write what the lanes did, as `stretto trace` writes what ranks do."""
     plan, _ = fastest(program, machine, nbytes, itemsize, args.schedule, group)
     recorder = Recorder(1 << 20)
+    traffic: Packets[Any] | None = None
+    for control in _controls(args)[-1:]:
+        traffic = Packets(machine, control, seed=args.seed)
     found = sim.simulate(
         verify_plan(plan, program),
         machine,
@@ -109,6 +131,7 @@ def _record(
         itemsize=itemsize,
         ranks=group,
         recorder=recorder,
+        traffic=traffic,
     )
     kind = CallKind(
         collective=plan.collective,
@@ -125,6 +148,55 @@ def _record(
 
 
 _WRITTEN = "written"
+
+
+def _controls(args: argparse.Namespace) -> list[Congestion]:
+    """Return the congestion controls that were asked for: none for flows."""
+    if args.network == "flow":
+        if args.cc:
+            raise CallError(f"--cc {args.cc[:60]}: want it with --network packet")
+        return []
+    if args.schedule == _WRITTEN:
+        raise CallError(f"--network packet --schedule {_WRITTEN}: want a plan's")
+    return [network.find(name) for name in (args.cc or "pfc").split(",")]
+
+
+def _packets(
+    args: argparse.Namespace,
+    program: Verified[Program],
+    machine: Machine,
+    nbytes: int,
+    itemsize: int,
+    group: Sequence[int],
+) -> list[dict[str, Any]]:
+    """Run the plan that is fastest as flows as packets, under every control."""
+    plan, flows = fastest(program, machine, nbytes, itemsize, args.schedule, group)
+    proved, rows = verify_plan(plan, program), []
+    for control in _controls(args):
+        traffic: Packets[Any] = Packets(machine, control, seed=args.seed)
+        found = sim.simulate(
+            proved, machine, nbytes=nbytes, itemsize=itemsize, ranks=group,
+            traffic=traffic,
+        )  # fmt: skip
+        counts = traffic.counts()
+        fullest = max(counts, key=lambda c: c.max_queue)
+        row: dict[str, Any] = {
+            "size": spell_size(nbytes),
+            "cc": control.name,
+            "time_us": found.time_us,
+            "as_flows_us": flows.time_us,
+            "busbw_gbps": found.busbw_gbps,
+            "marks": round(sum(c.marks for c in counts)),
+            "pauses": sum(c.pauses for c in counts),
+            "drops": sum(c.drops for c in counts),
+            "max_queue": round(fullest.max_queue),
+            "at": fullest.name if fullest.max_queue else "",
+        }
+        if args.json:
+            row |= {"nbytes": nbytes, "schedule": str(plan.schedule)}
+            row["links"] = [c._asdict() for c in counts if c.nbytes]
+        rows.append(row)
+    return rows
 
 
 def _timed(
@@ -153,7 +225,8 @@ def _timed(
         times.append((found.time_us, str(plan.schedule)))
     links_only = machine.costs == Costs(background_puts=True)
     if args.schedule == _WRITTEN or (not args.schedule and links_only):
-        written = sim.written
+        from stretto.synth import written  # which few ask for
+
         us = written(program, machine, nbytes=nbytes, ranks=group).time_us
         times.append((us, _WRITTEN))
     us, how = min(times)
@@ -189,7 +262,7 @@ def fastest(
 
 def _plans(
     program: Verified[Program], machine: Machine, nbytes: int, words: str
-) -> list[Verified[Plan]]:
+) -> list[ProvedPlan]:
     """Return the plan under the schedule that was asked for, or some for the size.
 
     A GPU moves what many blocks move side by side; a core is one block.

@@ -9,19 +9,17 @@ import threading
 from pathlib import Path
 
 from stretto import topology
-from stretto.choice import parse_sizes
 from stretto.cli.simulate import fastest
 from stretto.cli.targets import add_params, build, find, params_of, ranks_of
-from stretto.collectives import dtype_name
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify
 from stretto.errors import CallError, StrettoError
-from stretto.ir import Program
-from stretto.lang import Algorithm
-from stretto.plan import Schedule
-from stretto.studio import Given, Studio, StudioServer, exported, follow, opened
+from stretto.program.collectives import dtype_name
+from stretto.program.ir import Program
+from stretto.program.lang import Algorithm
+from stretto.runtime.choice import parse_sizes
+from stretto.studio import NamedInputs, Studio, StudioServer, exported, follow, opened
 from stretto.studio.ask import by_command
-from stretto.verify import verify
-
-__all__ = ["add_arguments", "run"]
 
 _FEW_RANKS = 16
 """Up to so many, several schedules are simulated to choose among them."""
@@ -76,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return _serve(studio, args.port, opens=not args.no_open)
 
 
-def _given(args: argparse.Namespace) -> Given:
+def _given(args: argparse.Namespace) -> NamedInputs:
     if not (args.recordings or args.program or args.tune):
         raise CallError("nothing to show; want a RECORDING, --program or --tune")
     if not 0 <= args.port < 1 << 16:
@@ -97,7 +95,7 @@ def _given(args: argparse.Namespace) -> Given:
     schedule = args.schedule
     if program is not None and not schedule:
         schedule = _schedule(program, machine, nbytes)
-    return Given(
+    return NamedInputs(
         recordings=tuple(map(Path, args.recordings)),
         program=program,
         source=source,

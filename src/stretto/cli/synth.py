@@ -5,27 +5,21 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stretto import foreign, synth, topology
-from stretto.choice import parse_sizes, spell_size
+from stretto import synth, topology
 from stretto.cli.output import add_json, print_rows
-from stretto.cli.targets import group_of, numbers
-from stretto.errors import CallError
-from stretto.executors import sim
-from stretto.topology import Machine
-from stretto.verify import verify
-
-__all__ = [
-    "add_arguments",
-    "add_place",
-    "network_of",
-    "parts_of",
-    "root_of",
-    "run",
-]
+from stretto.cli.simulate import fastest
+from stretto.cli.targets import add_dead_link, group_of, numbers
+from stretto.compiler.verify import verify
+from stretto.errors import CallError, StrettoError
+from stretto.program import foreign
+from stretto.program.ir import Program
+from stretto.runtime.choice import parse_sizes, spell_size
+from stretto.topology import Costs, Machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,13 +60,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relays", action="store_true", help="ranks outside the group pass data on"
     )
-    parser.add_argument(
-        "--dead-link",
-        action="append",
-        default=[],
-        metavar="LINK",
-        help="a link that does not work, such as '0->1'; may be repeated",
-    )
+    add_dead_link(parser)
 
 
 def network_of(machine: Machine, args: argparse.Namespace) -> synth.Network:
@@ -113,8 +101,8 @@ def root_of(network: synth.Network, args: argparse.Namespace) -> int | None:
     return ranks[args.root]
 
 
-def _can_write(*paths: Path | None) -> None:
-    """Refuse a file that cannot be written before time is spent on what is in it."""
+def can_write(*paths: Path | None) -> None:
+    """Refuse files that cannot be written before time is spent on what is in them."""
     for path in paths:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise CallError(f"{path}: want a file in a folder that is there")
@@ -122,11 +110,16 @@ def _can_write(*paths: Path | None) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, prove, print the gap, write the program."""
-    _can_write(args.output, args.xml)
+    can_write(args.output, args.xml)
     if not 0 <= args.budget < math.inf:
         raise CallError(f"--budget {args.budget:g}: want 0 or more seconds")
     machine = topology.load(args.machine)
     network = network_of(machine, args)
+    if args.xml and len(network.members) < network.num_ranks:
+        raise CallError(
+            f"--xml {args.xml}: MSCCL XML knows collectives among all ranks; want no"
+            " --relays"
+        )
     sketch = synth.load_sketch(args.sketch) if args.sketch else None
     sizes = parse_sizes(args.size or (sketch.size if sketch else "") or "1M")
     if len(sizes) != 1:
@@ -142,9 +135,16 @@ def run(args: argparse.Namespace) -> int:
         sketch=sketch,
         trees=args.trees,
         progress=_show if sys.stderr.isatty() else None,
+        judge=_judge(network, sizes[0], equal=not args.parts),
     )
     name = synth.identifier(f"{network.name}_{spell_size(sizes[0])}")
     found, us = _as_written(found, name)
+    if args.output:  # before anything is said: who listens may go away
+        args.output.write_text(found.text(name), encoding="utf-8")
+    if args.xml:
+        low, high = sizes[0] // 2, sizes[0] * 2
+        text = foreign.to_xml(found.program(name), min_bytes=low, max_bytes=high)
+        args.xml.write_text(text, encoding="utf-8")
     print_rows(args, [_row(args, found, us)], "")
     if not args.json:
         print(f"bound: {found.bound.binding(sizes[0]).why}")
@@ -152,16 +152,35 @@ def run(args: argparse.Namespace) -> int:
         why = "it was interrupted" if found.interrupted else spent
         for what in found.cut:
             print(f"left out, {why}: {what}")
-    if args.output:
-        args.output.write_text(found.text(name), encoding="utf-8")
-    if args.xml:
-        low, high = sizes[0] // 2, sizes[0] * 2
-        text = foreign.to_xml(found.program(name), min_bytes=low, max_bytes=high)
-        args.xml.write_text(text, encoding="utf-8")
     return 0
 
 
-def _show(trial: synth.Trial) -> None:
+def _judge(
+    network: synth.Network, nbytes: int, *, equal: bool
+) -> Callable[[Program], float] | None:
+    """Return what says how long a program takes; None: links say all of it."""
+    machine = network.machine
+    if machine is None or not equal or machine.costs == Costs(background_puts=True):
+        return None
+
+    def judge(program: Program) -> float:
+        try:
+            return float(
+                fastest(verify(program), machine, nbytes, _ITEM, group=network.places)[
+                    1
+                ].time_us
+            )
+        except StrettoError:
+            return math.inf  # no schedule serves it
+
+    return judge
+
+
+_ITEM = 4
+"""Bytes of an element, as `stretto simulate` has it."""
+
+
+def _show(trial: synth.Candidate) -> None:
     sys.stderr.write(
         f"{float(trial.us):.6g} us, gap {trial.gap:.2%}: {trial.generator},"
         f" split {trial.split}\n"
@@ -172,13 +191,15 @@ _MOST_WRITTEN = 200_000
 _SLOWER, _ROUNDING = 1.001, 1e-12
 
 
-def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
+def _as_written(
+    found: synth.SearchResult, name: str
+) -> tuple[synth.SearchResult, float]:
     """Prove the program, and let the simulator say what it takes as it is written.
 
     Where a table that is short keeps the plan badly, every move is written in its turn.
     """
     network = found.schedule.demand.network
-    written = sim.written
+    written = synth.written
     at = network.places or ()
     nbytes = found.schedule.demand.nbytes
     program = verify(found.program(name))
@@ -189,7 +210,8 @@ def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
     us = written(program, network.machine, nbytes=nbytes, ranks=at).time_us
     if abs(us / float(found.us) - 1) < _ROUNDING:
         return found, float(found.us)
-    if us > float(found.us) * _SLOWER and not found.schedule.listed:
+    asked = found.runs_us is None and not found.schedule.listed
+    if us > float(found.us) * _SLOWER and asked:
         schedule = replace(found.schedule, listed=True, waves=())
         listed = replace(found, schedule=schedule)
         program = verify(listed.program(name))
@@ -199,13 +221,16 @@ def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
     return found, us
 
 
-def _row(args: argparse.Namespace, found: synth.Result, us: float) -> dict[str, Any]:
+def _row(
+    args: argparse.Namespace, found: synth.SearchResult, us: float
+) -> dict[str, Any]:
     demand = found.schedule.demand
     return {
         "collective": demand.collective,
         "machine": demand.network.name,
         "size": spell_size(demand.nbytes),
         "time_us": us,
+        **({} if found.runs_us is None else {"runs_us": found.runs_us}),
         "bound_us": float(found.bound_us),
         "gap": round(us / float(found.bound_us) - 1, 6) if found.bound_us else 0.0,
         "algbw_gbps": demand.nbytes / us / 1e3,

@@ -11,32 +11,19 @@ import argparse
 import ast
 import contextlib
 import importlib.util
-import re
 import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from stretto import algorithms, collectives, foreign
-from stretto.epilogues import Epilogue
 from stretto.errors import CallError, ParseError, ProgramError, StrettoError
-from stretto.ir import Program, parse_program
-from stretto.lang import Algorithm
-
-__all__ = [
-    "add_params",
-    "add_target",
-    "build",
-    "find",
-    "find_all",
-    "find_epilogue",
-    "group_of",
-    "numbers",
-    "params_of",
-    "ranks_of",
-]
+from stretto.program import algorithms, collectives, foreign
+from stretto.program.epilogues import Epilogue
+from stretto.program.ir import Program, parse_program
+from stretto.program.lang import Algorithm
 
 _MOST_RANKS = 1 << 16
 
@@ -62,6 +49,17 @@ def add_params(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_dead_link(parser: argparse.ArgumentParser) -> None:
+    """Add the links of a machine that do not work."""
+    parser.add_argument(
+        "--dead-link",
+        action="append",
+        default=[],
+        metavar="LINK",
+        help="a link that does not work, such as '0->1'; may be repeated",
+    )
+
+
 def params_of(args: argparse.Namespace) -> dict[str, object]:
     """Return the parameters that were given."""
     found: dict[str, object] = {}
@@ -79,43 +77,49 @@ def params_of(args: argparse.Namespace) -> dict[str, object]:
 
 
 _MOST_NUMBERS = 4096
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 
 
 def numbers(text: str, what: str = "ranks") -> list[int]:
     """Return the numbers in `2,3,4-8`, of ranks or of what is said."""
     found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        low, high = _number(first), _number(last if dash else first)
-        if low is None or high is None or not 1 <= low <= high <= _MOST_RANKS:
+    for part, run in _parts(text, 1):
+        if run is None:
             raise CallError(
                 f"{what} {text[:80]!r}: {part[:80]!r}; want numbers such as 2,3,4-8, "
                 f"rising, to {_MOST_RANKS} and at most {_MOST_NUMBERS} of them"
             )
-        if high - low >= _MOST_NUMBERS:
+        if len(run) > _MOST_NUMBERS:
             raise CallError(
                 f"{what} {text[:80]!r}: {part[:80]!r}; want at most {_MOST_NUMBERS} of "
                 "them"
             )
-        found += range(low, high + 1)
+        found += run
     return found
 
 
 def group_of(text: str) -> list[int]:
     """Return the ranks of a machine in `0-3,8`."""
     found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        low, high = _number(first), _number(last if dash else first)
-        if low is None or high is None or not low <= high <= _MOST_RANKS:
+    for part, run in _parts(text, 0):
+        if run is None:
             raise CallError(
                 f"--group {text[:80]}: got {part[:80]!r}; want ranks such as 0-3,8"
             )
-        found += range(low, high + 1)
+        found += run
     if twice := sorted({r for r in found if found.count(r) > 1}):
         raise CallError(f"--group {text[:80]}: names {twice[0]} twice; want it once")
     return found
+
+
+def _parts(text: str, least: int) -> Iterator[tuple[str, range | None]]:
+    """Yield the parts of `2,3,4-8`, and the numbers that each means, if it does."""
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        low, high = _number(first), _number(last if dash else first)
+        if low is None or high is None or not least <= low <= high <= _MOST_RANKS:
+            yield part, None
+        else:
+            yield part, range(low, high + 1)
 
 
 def _number(text: str) -> int | None:

@@ -21,8 +21,6 @@ from stretto.cli.output import print_json, table
 from stretto.errors import CallError, StrettoError
 from stretto.trace import MONOTONIC, CallKind, Recording, Run, read_all, write
 
-__all__ = ["add_arguments", "run"]
-
 _EXAMPLES = """\
   stretto trace -- torchrun --nproc-per-node 8 train.py    record; write stretto.trace
   stretto trace --steps --perfetto run.pftrace -- CMD...   the steps inside calls, too
@@ -221,7 +219,7 @@ def _model(name: str) -> watch.Model | None:
     def model(kind: CallKind, num_ranks: int) -> float:
         from stretto.cli.simulate import fastest
         from stretto.cli.targets import build, find
-        from stretto.verify import verify
+        from stretto.compiler.verify import verify
 
         simple = (
             kind.algorithm and kind.schedule and "," not in kind.text.split(" by ")[0]

@@ -13,12 +13,10 @@ from typing import Any
 
 from stretto import bench, topology
 from stretto.bench import tune
-from stretto.calls import VERBS
-from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress
 from stretto.errors import CallError, ParseError, reading
-
-__all__ = ["add_arguments", "run"]
+from stretto.runtime.calls import VERBS
+from stretto.runtime.choice import parse_sizes, spell_size
 
 _TUNABLE = tuple(
     name
@@ -77,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
         if not task.tests:
             continue
         with Progress(1) as progress:
-            found = tune.supervised(task, partial(_say, progress), how=how)
+            found = bench.run_search(
+                task, partial(_say, progress), partial(tune.blame, state), how=how
+            )
         if found:  # only rank 0 has any
             reports.append({**found, "memory": memory, "ranks": task.num_ranks})
             rules += _rules(found, memory, task)
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.report:
         Path(args.report).write_text(json.dumps(reports, indent=1), encoding="utf-8")
     if args.plot:
-        tune.draw(_joined(reports), args.plot)
+        bench.plot_tuning(_joined(reports), args.plot)
     _show(reports)
     _say_used(reports, path, tune.default_path(args.device))
     return 0
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _task(
     args: argparse.Namespace, memory: str, state: Path, budget_s: float
-) -> bench.Task:
+) -> bench.BenchTask:
     on_gpu = args.device == "cuda"
     names = tuple(args.collectives) or ("all_reduce",)
     names = _TUNABLE if "all" in names else names
@@ -111,7 +111,7 @@ def _task(
         names = tuple(name for name in names if name in _ZERO_COPY)
     if args.keep < 1:
         raise CallError(f"--keep {args.keep}; want at least 1")
-    return bench.Task(
+    return bench.BenchTask(
         tests=names,
         sizes=tuple(parse_sizes(args.sizes or _SIZES[args.device])),
         num_ranks=args.ranks or bench.launched_ranks() or 2,
@@ -140,7 +140,7 @@ def _say(progress: Progress, said: str) -> None:
 
 
 def _rules(
-    found: Mapping[str, Any], memory: str, task: bench.Task
+    found: Mapping[str, Any], memory: str, task: bench.BenchTask
 ) -> list[dict[str, Any]]:
     rules = []
     for name, by_size in found["decided"].items():

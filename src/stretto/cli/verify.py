@@ -10,19 +10,17 @@ import argparse
 import sys
 from typing import Any
 
-from stretto import collectives
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_target, build, find_all, numbers, params_of
-from stretto.collectives import Shape
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, ProgramError, RanksError, StrettoError
-from stretto.ir import Program
-from stretto.lang import Algorithm
-from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.program import collectives
+from stretto.program.collectives import Shape
+from stretto.program.ir import Program
+from stretto.program.lang import Algorithm
 from stretto.trace import MONOTONIC
-from stretto.verify import verify, verify_plan
-
-__all__ = ["add_arguments", "run"]
 
 _SCHEDULES = ("push packets", "push bulk", "pull bulk")
 
@@ -154,9 +152,7 @@ def _judge(
 def _check_promises(program: Program) -> None:
     """Raise when the collective promises nothing here, so that there is no proof."""
     kind = collectives.get(program.collective)
-    shape = Shape(
-        num_ranks=program.num_ranks, split=program.split, params=program.params
-    )
+    shape = Shape.of(program)
     kind.check(shape)
     if kind.num_parts(shape) and not any(
         kind.promise(shape, rank) for rank in range(program.num_ranks)

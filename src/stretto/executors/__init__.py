@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from stretto import collectives
-from stretto.collectives import Operator
-from stretto.epilogues import Spec
+from stretto.compiler.plan import Plan, ProvedPlan
 from stretto.errors import CallError, StrettoError
-from stretto.ir import Verified
-from stretto.plan import Plan
+from stretto.program.elements import Operator, storage
+from stretto.program.epilogues import Spec
 from stretto.registry import Registry
 from stretto.trace import CallKind, Comm
 
@@ -31,10 +29,11 @@ __all__ = [
     "call_kind",
     "comm_of",
     "describe",
+    "far_ranks",
     "get",
     "hosts_of",
     "names",
-    "unlike",
+    "who_started",
 ]
 
 Launch: TypeAlias = Callable[[Any, Any], None]
@@ -62,18 +61,41 @@ class Call:
     aside: bool = False
     """Whether this rank's output lies over its input otherwise than plans are proved
     for: its launch works on a copy of the input. Peers do not notice."""
+    beside: bool = False
+    """Whether it was started, to run beside compute: for words alone. What is chosen
+    then differs."""
+
+
+_STARTED = ", started beside compute,"
+"""In the words for a call that is to run so."""
+
+
+def who_started(calls: Mapping[int, str]) -> str:
+    """Return what to say where some ranks started what the others wait for, or "".
+
+    `calls` are the ranks' calls, in `describe`'s words.
+    """
+    started = [rank for rank, text in calls.items() if _STARTED in text]
+    waits = [rank for rank in calls if rank not in started]
+    heads = {text.partition(" by ")[0].replace(_STARTED, "") for text in calls.values()}
+    if not started or not waits or len(heads) > 1:
+        return ""
+    return (
+        f"ranks {started} started it and ranks {waits} wait for it: use async_op on "
+        f"all ranks or on none"
+    )
 
 
 def describe(plan: Plan, call: Call) -> str:
     """Return what a call is, in words: the same text means the same call."""
     counts = call.counts
     count = counts[0] if len(set(counts)) == 1 else ",".join(map(str, counts))
-    reduces = collectives.get(plan.collective).reduces
+    reduces = plan.kind.reduces
     op = f" op={call.op.value}" if reduces else ""
     said = {k: v for k, v in plan.params.items() if k != "hosts"}
     params = "".join(f" {k}={v}" for k, v in said.items())
     return (
-        f"{plan.collective}{params} of {count} {call.dtype}{op}"
+        f"{plan.collective}{params} of {count} {call.dtype}{op}{_STARTED * call.beside}"
         f" by {plan.name} {plan.schedule} ({plan.digest})"
     )
 
@@ -89,10 +111,10 @@ def call_kind(plan: Plan, call: Call, executor: str) -> CallKind:
         many = max(sum(counts[r * n :][:n]) for r in range(n))
     elif plan.collective == "permute":
         many = max(counts, default=0)
-    reduces = collectives.get(plan.collective).reduces
+    reduces = plan.kind.reduces
     return CallKind(
         collective=plan.collective,
-        nbytes=many * collectives.storage(call.dtype).itemsize,
+        nbytes=many * storage(call.dtype).itemsize,
         dtype=call.dtype,
         op=call.op.value if reduces else "",
         algorithm=plan.name,
@@ -105,9 +127,7 @@ def call_kind(plan: Plan, call: Call, executor: str) -> CallKind:
 
 def comm_of(group: Group) -> tuple[Comm, int]:
     """Return what a recording says of a group, and this rank's number in the world."""
-    name, members, meeting = getattr(
-        group, "identity", ("group", tuple(range(group.num_ranks)), 0)
-    )
+    name, members, meeting = group.identity
     return Comm(name=name, members=members, meeting=meeting), members[group.rank]
 
 
@@ -123,13 +143,24 @@ class Group(Protocol):
     only_transfers: bool = False
     """Whether two ranks send and receive here, and do nothing else."""
     opens_late: bool = False
-    """Whether sessions are opened by the first calls that need them: those calls do not
-    wait for compilers that could work beside them."""
+    """Whether sessions are opened by the first calls that need them."""
+    most_ranks: int = 0
+    """How many ranks it may come to have, where it may be renewed; 0: it may not."""
 
     def exchange(
         self, payload: Mapping[str, Any], fds: Sequence[int] = ()
     ) -> list[tuple[Mapping[str, Any], tuple[int, ...]]]:
         """Give everybody's payload and file descriptors to everybody (collective)."""
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Return the host of each rank; empty where all are on one."""
+        return ()
+
+    @property
+    def identity(self) -> tuple[str, tuple[int, ...], int]:
+        """Return its name, its world ranks, and of which generation they are."""
+        return "group", tuple(range(self.num_ranks)), 0
 
     @property
     def broken(self) -> Any:
@@ -151,6 +182,10 @@ class Group(Protocol):
         is a `PeerLost`, and ranks that are merely absent are a `CollectiveTimeout`.
         When the group is broken already, the error is that of whoever broke it.
         """
+
+    def lose(self, rank: int, how: str, where: str = "") -> Exception:
+        """Break the group because a rank cannot be reached; return the error."""
+        return self.fail((rank,), f"{how}; {where}")
 
     def abandon(self, how: str) -> None:
         """Break the group because this rank gives up; `how` follows "rank 1"."""
@@ -205,29 +240,15 @@ class Patience:
         return was_over and self._was_over
 
 
-def unlike(said: Sequence[str]) -> str:
-    """Return who asked for what memory, by rank, where not all asked for the same.
-
-    >>> unlike(["(2,) float32", "(2,) float32", "(2,) int8"])
-    'comm.empty of ranks 0, 1: (2,) float32; rank 2: (2,) int8; want it alike on all'
-    """
-    who: dict[str, list[str]] = {}
-    for rank, what in enumerate(said):
-        who.setdefault(what, []).append(str(rank))
-    if len(who) == 1:
-        return ""
-    parts = [
-        f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks[:16])}"
-        f"{' and more' * (len(ranks) > 16)}: {what}"
-        for what, ranks in list(who.items())[:16]
-    ]
-    return f"comm.empty of {'; '.join(parts)}; want it alike on all"
-
-
 def hosts_of(group: Group) -> tuple[int, ...]:
     """Return the host of each rank of a group; one for all where it does not say."""
-    hosts: tuple[int, ...] = tuple(getattr(group, "hosts", ()))
-    return hosts or (0,) * group.num_ranks
+    return tuple(group.hosts) or (0,) * group.num_ranks
+
+
+def far_ranks(group: Group) -> tuple[int, ...]:
+    """Return the ranks of a group that are on other hosts than this one."""
+    hosts = hosts_of(group)
+    return tuple(q for q, host in enumerate(hosts) if host != hosts[group.rank])
 
 
 SameArrays: TypeAlias = Callable[
@@ -245,6 +266,8 @@ class Session(Protocol):
     inherit what refuses it here.
     """
 
+    renews: bool = False
+    """Whether it goes on with other ranks; where not, it is opened anew for them."""
     same_arrays: SameArrays | None = None
     """Where it is compiled; otherwise whoever asks is to look himself."""
 
@@ -260,11 +283,23 @@ class Session(Protocol):
     def offset_at(self, address: int, nbytes: int) -> int | None:
         """Return the same of memory that is known by where it lies."""
 
-    def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
+    def prepare(self, plan: ProvedPlan, call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
 
     def close(self) -> None:
         """Free everything."""
+
+    def renew(self, kept: Sequence[int | None]) -> bool:
+        """Go on with the group's new ranks (collective, newcomers open a session).
+
+        `kept` has for each of them the rank that it was, or None. Returns whether
+        launches that were prepared go on, too.
+        """
+        raise CallError("sessions of this executor are opened anew for other ranks")
+
+    def inherited(self) -> list[Any]:
+        """Return arrays of what others had registered when this rank came to them."""
+        return []
 
     def check(self) -> None:
         """Raise what a launch that was not waited for has met."""
@@ -283,19 +318,11 @@ class Session(Protocol):
         """Return the thread that is in a call of this session, or 0."""
         return 0
 
-    def tell_renewed(self, tell: Callable[[], None]) -> None:
-        """Call `tell`, by any thread, when launches should be prepared anew."""
-        return
-
-    def renew(self) -> None:
-        """Prepare calls from now on by what has become ready meanwhile."""
-        return
-
     def asked(self, ns: int) -> None:
         """Say when the next call was asked for, where that was before its start."""
         return
 
-    def refuses(self, plan: Verified[Plan]) -> str:
+    def refuses(self, plan: ProvedPlan) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""
         return ""
 
@@ -311,13 +338,11 @@ class Session(Protocol):
         """Return every rank's array like this one, as this rank reaches them."""
         raise CallError("peers' arrays are reached on GPUs; want one that is there")
 
-    def channels(self, nbytes: int, *, blocks: int = 1, kind: str = "memory") -> Any:
+    def channels(self, nbytes: int, *, blocks: int = 1) -> Any:
         """Return channels to every peer, for kernels of the user's (collective)."""
         raise CallError("channels are for kernels on GPUs; want device='cuda'")
 
-    def prepare_counted(
-        self, plan: Verified[Plan], gather: Verified[Plan], call: Call
-    ) -> Any:
+    def prepare_counted(self, plan: ProvedPlan, gather: ProvedPlan, call: Call) -> Any:
         """Bind a plan to counts on the GPU; `call` says how large they may be.
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
@@ -341,13 +366,16 @@ class Executor(Protocol):
     def open_session(self, group: Group) -> Session:
         """Open a session for a group (collective), where nothing is `unavailable`."""
 
+    def load(self) -> None:
+        """Load what the first session of a process would."""
+
     def doctor(self) -> Mapping[str, str]:
         """Return what this machine has and what is missing, by subject."""
 
-    def trusted(self, plan: Verified[Plan], call: Call) -> str:
+    def trusted(self, plan: ProvedPlan, call: Call) -> str:
         """Return, in a word, what of such a call stands on less than a proof."""
 
-    def lacks(self, num_ranks: int, *, several_hosts: bool) -> str:
+    def lacks(self, num_ranks: int) -> str:
         """Return why so many ranks cannot be served, alike on every rank, or ""."""
 
     def between_hosts(self) -> str:

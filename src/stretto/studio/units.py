@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["size_name", "time_name"]
-
 _UNITS = ("", "K", "M", "G", "T", "P")
 _TIMES = (("min", 6e7), ("s", 1e6), ("ms", 1e3))
 

@@ -10,12 +10,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto import collectives
-from stretto.collectives import Array, Operator, Run, Shape, combine, finish, storage
 from stretto.errors import CallError, UndefinedError
-from stretto.ir import INPUT, OUTPUT, Program, Ref, spell_op
-
-__all__ = ["input_counts", "interpret", "output_counts"]
+from stretto.program import collectives
+from stretto.program.collectives import (
+    Array,
+    Operator,
+    Shape,
+    SymbolRun,
+    combine,
+    finish,
+    storage,
+)
+from stretto.program.ir import INPUT, OUTPUT, Program, Ref, spell_op
 
 _Chunks = list[Array | None]
 _Memory = dict[tuple[int, str], _Chunks]
@@ -26,7 +32,7 @@ def _sizes(
 ) -> list[list[int]]:
     """Return the elements of every chunk of every rank's input or output."""
     kind = collectives.get(program.collective)
-    shape = _shape(program)
+    shape = Shape.of(program)
     symbols = kind.symbol_sizes(shape, np.asarray(counts), itemsize)
     side = kind.output_runs if outputs else kind.input_runs
     return [
@@ -35,14 +41,8 @@ def _sizes(
     ]
 
 
-def _symbols(runs: Sequence[Run]) -> list[int]:
+def _symbols(runs: Sequence[SymbolRun]) -> list[int]:
     return [run.first + i for run in runs for i in range(run.stop - run.start)]
-
-
-def _shape(program: Program) -> Shape:
-    return Shape(
-        num_ranks=program.num_ranks, split=program.split, params=program.params
-    )
 
 
 def input_counts(program: Program, counts: Sequence[int]) -> list[int]:
@@ -90,7 +90,7 @@ def interpret(
         whole = Ref(rank, OUTPUT, 0, len(sizes))
         pieces = _read(program, memory, whole, "the result") if sizes else []
         flat = np.concatenate(pieces) if pieces else np.empty(0, stored)
-        outputs.append(finish(final, flat, _shape(program).num_members, dtype))
+        outputs.append(finish(final, flat, Shape.of(program).num_members, dtype))
     return outputs
 
 

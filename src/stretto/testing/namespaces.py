@@ -14,11 +14,8 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 
 from stretto.errors import StrettoError
-
-__all__ = ["NoNamespaces", "TwoHosts"]
 
 _NUMBERS = itertools.count()
 _NETWORK, _NAME, _IPC, _MOUNTS = 0x40000000, 0x04000000, 0x08000000, 0x00020000
@@ -82,12 +79,7 @@ class TwoHosts:
         for space, end in zip(self._spaces, self._ends, strict=True):
             _ip("link", "set", end, "netns", space)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Remove them; what still runs there keeps them until it ends."""
         self._remove()
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import collectives
-from stretto.collectives import (
+from stretto.errors import CallError
+from stretto.program import collectives
+from stretto.program.collectives import (
     DTYPES,
     FLOAT8,
     Array,
@@ -24,9 +25,6 @@ from stretto.collectives import (
     storage,
     widen,
 )
-from stretto.errors import CallError
-
-__all__ = ["draw", "expected", "largest_error", "pairings", "tolerance"]
 
 
 def draw(rng: np.random.Generator, count: int, dtype: str, op: Operator) -> Array:

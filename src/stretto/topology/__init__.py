@@ -5,7 +5,8 @@ from stretto.topology.detect import detect
 from stretto.topology.hosts import assumed_hosts, cpu_hosts
 from stretto.topology.load import load, names, patterns
 from stretto.topology.machine import Machine
-from stretto.topology.parts import Costs, Link, Switch
+from stretto.topology.parts import Costs, Link, Ports, Switch
+from stretto.topology.reader import Reader
 from stretto.topology.render import draw, render
 from stretto.topology.routes import Route
 from stretto.topology.symmetry import is_symmetry
@@ -15,6 +16,8 @@ __all__ = [
     "Costs",
     "Link",
     "Machine",
+    "Ports",
+    "Reader",
     "Route",
     "Switch",
     "assumed",

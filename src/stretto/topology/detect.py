@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from stretto.topology.load import load
 from stretto.topology.machine import Machine
-from stretto.topology.shapes import Draft
+from stretto.topology.shapes import DraftMachine
 
-__all__ = ["detect"]
+__all__ = ["cores", "detect", "printed"]
 
 Ask: TypeAlias = Callable[[Sequence[str]], str]
 """Runs a command and returns what it prints, nothing when there is no such command."""
@@ -26,7 +26,8 @@ _PCIE_GBYTES_PER_S = 25.0
 _PCIE_HOP_US = 1.0
 
 
-def _ask(command: Sequence[str]) -> str:
+def printed(command: Sequence[str]) -> str:
+    """Return what a command prints; nothing where it is missing, or fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:
@@ -38,16 +39,17 @@ def _ask(command: Sequence[str]) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def detect(*, ask: Ask = _ask, num_cores: int | None = None) -> Machine:
+def detect(*, ask: Ask = printed, num_cores: int | None = None) -> Machine:
     """Return this machine, as far as it can be told without touching a GPU."""
     links = _read_matrix(ask(("nvidia-smi", "topo", "-m")))
     if len(links) >= 2:
         model = ask(("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"))
         return _gpus(links, model)
-    return load(f"cpux{num_cores or _cores()}")
+    return load(f"cpux{num_cores or cores()}")
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -72,7 +74,7 @@ def _gpus(links: list[list[int]], model: str) -> Machine:
     if counts == {18} and n <= 8:
         return load(f"h200x{n}")
     rate = _NVLINK_GBYTES_PER_S * (2 if re.search(r"\bG?B\d00", model) else 1)
-    draft = Draft(num_ranks=n, ranks_per_box=n)
+    draft = DraftMachine(num_ranks=n, ranks_per_box=n)
     if len(counts) == 1 and n > 2 and 0 not in counts:
         hub = draft.switch("nvswitch")
         for r in range(n):

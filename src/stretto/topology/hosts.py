@@ -7,7 +7,7 @@ import functools
 from stretto.topology.assumed import assumed
 from stretto.topology.load import load
 from stretto.topology.machine import Machine
-from stretto.topology.parts import Link, Switch
+from stretto.topology.shapes import DraftMachine
 
 __all__ = ["assumed_hosts", "cpu_hosts"]
 
@@ -51,38 +51,20 @@ def _machine(
 ) -> Machine:
     """Return a machine; near and far are GB/s and microseconds of a way."""
     n, many = len(hosts), max(hosts, default=0) + 1
-    network = n + many
     like = load(assumed(executor, 2))
-    links: list[Link] = []
-
-    def join(a: int, b: int, names: tuple[str, str], rate: float, late: float) -> None:
-        for src, dst, name in (
-            (a, b, "->".join(names)),
-            (b, a, "->".join(names[::-1])),
-        ):
-            links.append(
-                Link(
-                    src=src,
-                    dst=dst,
-                    bandwidth_gbytes_per_s=rate,
-                    latency_us=late,
-                    name=name,
-                )
-            )
-
+    draft = DraftMachine(num_ranks=n, ranks_per_box=n)
+    memories = [draft.switch(f"memory{host}") for host in range(many)]
+    network = draft.switch("network")
     for rank, host in enumerate(hosts):
-        names = str(rank), f"memory{host}"
-        join(rank, n + host, names, *near)
-    for host in range(many):
-        names = f"memory{host}", "network"
-        join(n + host, network, names, *far)
-    switches = [Switch(name=f"memory{host}") for host in range(many)]
+        draft.join(rank, memories[host], near)
+    for memory in memories:
+        draft.join(memory, network, far)
     return Machine(
         name=f"{executor}_hosts{many}x{n}",
         kind=like.kind,
         num_ranks=n,
-        links=tuple(links),
-        switches=(*switches, Switch(name="network")),
+        links=tuple(draft.links),
+        switches=tuple(draft.switches),
         ranks_per_box=n,
         costs=like.costs,
         about=f"{n} processes on {many} hosts",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -17,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import TopologyError, UnknownNameError
+from stretto.topology.clos import add_fat_tree, add_leaf_spine
 from stretto.topology.machine import Machine
-from stretto.topology.parts import Costs
+from stretto.topology.parts import Costs, Ports
 from stretto.topology.reader import Reader, Values
 from stretto.topology.shapes import (
-    Draft,
+    DraftMachine,
     add_boxes,
     add_dragonfly,
     add_lists,
@@ -141,17 +141,11 @@ def _read_file(path: Path) -> _Family:
 
 
 def _parse_family(text: str, where: str) -> _Family:
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
-        raise TopologyError(f"{where}: not TOML: {e}") from None
-    except (RecursionError, ValueError) as e:
-        raise TopologyError(f"{where}: not TOML: {str(e)[:80]}") from None
-    top = Reader(table, where=where, path="", values={})
+    top = Reader.of(text, where=where)
     stem = Path(where).stem
     return _Family(
         where=where,
-        table=table,
+        table=top.whole,
         patterns=top.texts("names") if "names" in top else (stem,),
         known=top.texts("known") if "known" in top else (),
         parameters=tuple(_parse_parameters(top.table("parameters"))),
@@ -179,6 +173,7 @@ def _build(family: _Family, name: str, values: Values) -> Machine:
             top.raw(key)
     about, kind = top.text("about"), top.text("kind")
     costs = _costs(top.table("costs"))
+    ports = _ports(top.table("ports"))
     draft = _draft(top)
     add_lists(draft, top)
     top.done()
@@ -191,6 +186,7 @@ def _build(family: _Family, name: str, values: Values) -> Machine:
         ranks_per_box=draft.ranks_per_box,
         nics_per_box=draft.nics_per_box,
         costs=costs,
+        ports=ports,
         symmetries=tuple(draft.symmetries),
         about=about,
     )
@@ -204,8 +200,12 @@ def _build(family: _Family, name: str, values: Values) -> Machine:
     return machine
 
 
-def _draft(top: Reader) -> Draft:
-    shapes = [key for key in ("box", "torus", "dragonfly", "ranks") if key in top]
+def _draft(top: Reader) -> DraftMachine:
+    shapes = [
+        key
+        for key in ("box", "torus", "dragonfly", "leaf_spine", "fat_tree", "ranks")
+        if key in top
+    ]
     match shapes:
         case ["box"]:
             return add_boxes(top.table("box"), top.table("repeat"))
@@ -213,14 +213,19 @@ def _draft(top: Reader) -> Draft:
             return add_torus(top.table("torus"))
         case ["dragonfly"]:
             return add_dragonfly(top.table("dragonfly"))
+        case ["leaf_spine"]:
+            return add_leaf_spine(top.table("leaf_spine"))
+        case ["fat_tree"]:
+            return add_fat_tree(top.table("fat_tree"))
         case ["ranks"]:
             num_ranks = top.integer("ranks", least=1)
             size = top.integer("ranks_per_box", num_ranks, least=1)
-            return Draft(num_ranks=num_ranks, ranks_per_box=size)
+            return DraftMachine(num_ranks=num_ranks, ranks_per_box=size)
         case _:
             raise TopologyError(
                 f"{top.where}: got {shapes or 'no shape'};"
-                " want one of [box], [torus], [dragonfly] or ranks = N"
+                " want one of [box], [torus], [dragonfly], [leaf_spine], [fat_tree]"
+                " or ranks = N"
             )
 
 
@@ -239,3 +244,32 @@ def _costs(table: Reader) -> Costs:
     behind = table.flag("background_puts", defaults.background_puts)
     table.done()
     return Costs(background_puts=behind, **fields)
+
+
+def _ports(table: Reader) -> Ports:
+    """Return how switches queue; every figure is finite."""
+    plain = Ports()
+    fields: dict[str, Any] = {}
+    for key in ("buffer_us", "ecn_min_us", "ecn_max_us"):
+        fields[key] = table.number(key, getattr(plain, key))
+        if not fields[key] <= _MOST_US:
+            raise table.wrong(key, f"a time from 0 to {_MOST_US:g}, in us")
+    for key in ("ecn_max_share", "pause_share"):
+        fields[key] = table.number(key, getattr(plain, key))
+        if not fields[key] <= 1:
+            raise table.wrong(key, "a share from 0 to 1")
+    for key in ("pauses", "spreads"):
+        fields[key] = table.flag(key, getattr(plain, key))
+    packet = table.integer("packet_nbytes", plain.packet_nbytes, least=64)
+    if packet > _MOST_PACKET:
+        raise table.wrong("packet_nbytes", f"a whole number from 64 to {_MOST_PACKET}")
+    if fields["ecn_max_us"] < fields["ecn_min_us"]:
+        raise table.wrong(
+            "ecn_max_us", f"at least ecn_min_us, {fields['ecn_min_us']:g}"
+        )
+    seed = table.integer("hash_seed", plain.hash_seed)
+    table.done()
+    return Ports(packet_nbytes=packet, hash_seed=seed, **fields)
+
+
+_MOST_US, _MOST_PACKET = 1e6, 1 << 16

@@ -8,11 +8,12 @@ route share each of its links with whatever else is on it. Machines are values:
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from stretto.errors import TopologyError, UnknownNameError
-from stretto.topology.parts import Costs, Link, Switch
+from stretto.topology.parts import Costs, Link, Ports, Switch
 from stretto.topology.routes import Route, Router
 
 __all__ = ["Machine"]
@@ -32,6 +33,7 @@ class Machine:
     ranks_per_box: int
     nics_per_box: int = 0
     costs: Costs = field(default_factory=Costs)
+    ports: Ports = field(default_factory=Ports)
     symmetries: tuple[tuple[int, ...], ...] = ()
     """Permutations of the ranks that map the machine to itself; they generate more."""
     dead_ranks: frozenset[int] = frozenset()
@@ -82,9 +84,27 @@ class Machine:
 
         Only switches forward where that is possible; else ranks relay, as few as can
         be. Among those the route has the least latency, then the fewest hops, then the
-        widest links.
+        widest links. Where ports spread flows, one of the best by a hash of the pair.
         """
+        if self.ports.spreads:
+            return self.flow_route(src, dst, 0)
         return self._router.route(src, dst)
+
+    def equal_routes(self, src: int, dst: int) -> tuple[Route, ...]:
+        """Return all routes that are as good as the best, in a fixed order."""
+        return self._router.equal_routes(src, dst)
+
+    def flow_route(self, src: int, dst: int, flow: int) -> Route:
+        """Return the route that the hash of a flow between two ranks chooses.
+
+        Flows of one pair may take different ones, and flows of others the same: what
+        switches do by the headers of a packet.
+        """
+        routes = self._router.equal_routes(src, dst)
+        if len(routes) == 1 or not self.ports.spreads:
+            return routes[0]
+        word = f"{self.ports.hash_seed} {src} {dst} {flow}".encode()
+        return routes[zlib.crc32(word) % len(routes)]
 
     def degraded(
         self,

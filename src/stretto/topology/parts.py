@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Costs", "Link", "Switch"]
+__all__ = ["Costs", "Link", "Ports", "Switch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,40 @@ class Switch:
     name: str
     copies: bool = False
     """Whether published schedules let it send one arrival out of several ports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """How switches queue, mark and pause, and how flows are spread over equal routes.
+
+    Bytes are given as the time that the link needs for them, so that one figure serves
+    every rate. The defaults are those of the HPCC authors' simulations.
+    """
+
+    packet_nbytes: int = 1000
+    buffer_us: float = 2560.0
+    """Of a whole switch, at the rate of its fastest link: 16 MB at 50 Gb/s."""
+    ecn_min_us: float = 32.0
+    """Where marking begins: 100 KB at 25 Gb/s."""
+    ecn_max_us: float = 128.0
+    """From where on every packet is marked: 400 KB at 25 Gb/s."""
+    ecn_max_share: float = 0.2
+    """Which share of the packets is marked just below that."""
+    pause_share: float = 0.125
+    """A link is paused when it holds more than this share of the free buffer."""
+    pauses: bool = True
+    """Whether switches pause links (PFC); else they drop what they have no room for."""
+    spreads: bool = False
+    """Whether a flow takes one of the equally good routes, by a hash."""
+    hash_seed: int = 0
+
+    def ecn_min_nbytes(self, gbytes_per_s: float) -> float:
+        """Return where marking begins on a link of that rate."""
+        return self.ecn_min_us * gbytes_per_s * 1e3
+
+    def ecn_max_nbytes(self, gbytes_per_s: float) -> float:
+        """Return from where on all is marked on a link of that rate."""
+        return self.ecn_max_us * gbytes_per_s * 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

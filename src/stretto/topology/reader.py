@@ -1,4 +1,4 @@
-"""Reads tables of a machine file: every complaint names the file, the key, got, want.
+"""Reads tables of a TOML file: every complaint names the file, the key, got, want.
 
 A value may be the name of a parameter of the machine's name (`boxes = "boxes"`).
 """
@@ -6,10 +6,11 @@ A value may be the name of a parameter of the machine's name (`boxes = "boxes"`)
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from stretto.errors import TopologyError
+from stretto.errors import StrettoError, TopologyError
 
 __all__ = ["Reader", "Values"]
 
@@ -23,24 +24,47 @@ _MOST = 1 << 30
 
 
 class Reader:
-    """One table of a machine file; `done` refuses keys that nobody asked for."""
+    """One table of a file; `done` refuses keys that nobody asked for.
 
-    __slots__ = ("_asked", "_table", "_values", "path", "where")
+    `refusal` is the kind of error that complaints are.
+    """
+
+    __slots__ = ("_asked", "_refusal", "_table", "_values", "path", "where")
 
     def __init__(
-        self, table: Mapping[str, Any], *, where: str, path: str, values: Values
+        self,
+        table: Mapping[str, Any],
+        *,
+        where: str,
+        path: str,
+        values: Values,
+        refusal: type[StrettoError] = TopologyError,
     ) -> None:
         self.where = where
         self.path = path
         self._table = table
         self._values = values
+        self._refusal = refusal
         self._asked: set[str] = set()
 
-    def wrong(self, key: str, want: str) -> TopologyError:
+    @classmethod
+    def of(
+        cls, text: str, *, where: str, refusal: type[StrettoError] = TopologyError
+    ) -> Reader:
+        """Return the whole of a TOML text as one table."""
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as e:
+            raise refusal(f"{where}: not TOML: {e}") from None
+        except (RecursionError, ValueError) as e:
+            raise refusal(f"{where}: not TOML: {str(e)[:80]}") from None
+        return cls(table, where=where, path="", values={}, refusal=refusal)
+
+    def wrong(self, key: str, want: str) -> StrettoError:
         """Return the error that says what stands at `key`, and what should."""
         name = f"{self.path}.{key}" if self.path else key
         got = _shown(self._table[key]) if key in self._table else "nothing"
-        return TopologyError(f"{self.where}, {name}: got {got}; want {want}")
+        return self._refusal(f"{self.where}, {name}: got {got}; want {want}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._table
@@ -142,7 +166,18 @@ class Reader:
 
     def _inner(self, table: Mapping[str, Any], key: str) -> Reader:
         path = f"{self.path}.{key}" if self.path else key
-        return Reader(table, where=self.where, path=path, values=self._values)
+        return Reader(
+            table,
+            where=self.where,
+            path=path,
+            values=self._values,
+            refusal=self._refusal,
+        )
+
+    @property
+    def whole(self) -> Mapping[str, Any]:
+        """Return the table as it was read."""
+        return self._table
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
 from stretto.topology.machine import Machine
@@ -18,6 +18,7 @@ __all__ = ["draw", "render"]
 
 _BOX, _RADIUS, _NODE = 260.0, 92.0, 13.0
 _DRAWN_BOXES = 8
+_ALIVE = 'stroke="rgb(90,120,120)"'
 
 
 def render(machine: Machine) -> str:
@@ -66,8 +67,8 @@ def _kind(m: Machine, node: int) -> str:
     return "rank" if node < m.num_ranks else m.node_name(node).rstrip("0123456789.")
 
 
-def draw(machine: Machine, *, loads: Mapping[int, float] | None = None) -> str:
-    """Return a machine as an SVG picture, links coloured by load (0 to 1) if given.
+def draw(machine: Machine) -> str:
+    """Return a machine as an SVG picture.
 
     Of more than eight boxes the first eight are drawn, and it says so.
     """
@@ -91,7 +92,7 @@ def draw(machine: Machine, *, loads: Mapping[int, float] | None = None) -> str:
             f' height="{size - 4:.0f}" rx="8" fill="none" stroke="#bbb"/>'
             for b in range(shown)
         ),
-        *_lines(m, places, loads or {}),
+        *_lines(m, places),
         *_nodes(m, places),
     ]
     if shown < num_boxes:
@@ -138,23 +139,19 @@ def _places(m: Machine, per_box: int, shown: int, size: float) -> _Places:
     return places
 
 
-def _lines(m: Machine, places: _Places, loads: Mapping[int, float]) -> Iterator[str]:
-    """Yield the links; the two directions of a pair are one line, the busier counts."""
-    busiest: dict[tuple[int, int], tuple[float, bool]] = {}
-    for index, link in enumerate(m.links):
+def _lines(m: Machine, places: _Places) -> Iterator[str]:
+    """Yield the links; the two directions of a pair are one line, dead if one is."""
+    dead: dict[tuple[int, int], bool] = {}
+    for link in m.links:
         if link.src in places and link.dst in places:
             pair = (min(link.src, link.dst), max(link.src, link.dst))
-            load, dead = busiest.get(pair, (0.0, False))
-            dead = dead or link.bandwidth_gbytes_per_s == 0
-            busiest[pair] = (max(load, loads.get(index, 0.0)), dead)
-    for (a, b), (load, dead) in busiest.items():
+            dead[pair] = dead.get(pair, False) or link.bandwidth_gbytes_per_s == 0
+    for (a, b), is_dead in dead.items():
         (x1, y1), (x2, y2) = places[a], places[b]
-        share = min(1.0, load)
-        colour = f"rgb({90 + 150 * share:.0f},{120 - 80 * share:.0f},120)"
-        style = 'stroke="#d00" stroke-dasharray="4"' if dead else f'stroke="{colour}"'
+        style = 'stroke="#d00" stroke-dasharray="4"' if is_dead else _ALIVE
         yield (
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-            f' {style} stroke-width="{1 + 3 * share:.1f}"/>'
+            f' {style} stroke-width="1.0"/>'
         )
 
 

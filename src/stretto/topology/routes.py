@@ -7,7 +7,9 @@ thousand; so nothing is computed ahead.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from stretto.errors import BoundsError, TopologyError
@@ -34,6 +36,9 @@ class _Cost(NamedTuple):
     us_per_kb: float
 
 
+_MOST_ROUTES = 256
+"""Of one pair: a fat tree of 32 ports has so many."""
+
 _Best = dict[int, tuple[_Cost, int]]
 """Nodes reached, at what cost and over which link."""
 
@@ -42,7 +47,9 @@ class Router:
     """The routes of one machine."""
 
     __slots__ = (
+        "_coming",
         "_dead_ranks",
+        "_equal",
         "_leaving",
         "_links",
         "_name",
@@ -63,7 +70,9 @@ class Router:
         self._links = links
         self._dead_ranks = dead_ranks
         self._leaving: dict[int, list[int]] = {}
+        self._coming: dict[int, list[int]] = {}
         self._routes: dict[tuple[int, int], Route] = {}
+        self._equal: dict[tuple[int, int], tuple[Route, ...]] = {}
         self._trees: dict[int, _Best] = {}
 
     def route(self, src: int, dst: int) -> Route:
@@ -95,6 +104,41 @@ class Router:
         links = tuple(reversed(list(self._walk_back(best, src, dst))))
         relays = tuple(d for d in (self._links[i].dst for i in links) if d < n)
         return Route(links, best[dst][0].latency_us, relays[:-1])
+
+    def equal_routes(self, src: int, dst: int) -> tuple[Route, ...]:
+        """Return the routes that cost as little as the best: at most `_MOST_ROUTES`."""
+        found = self._equal.get((src, dst))
+        if found is None:
+            first = self.route(src, dst)
+            found = (first,)
+            if len(first.links) > 1 and not first.relays:
+                best = self._search(src, dst)
+                ways = islice(self._ways_back(best, src, dst), _MOST_ROUTES)
+                found = tuple(Route(way, first.latency_us, ()) for way in ways)
+            self._equal[src, dst] = found
+        return found
+
+    def _ways_back(self, best: _Best, src: int, node: int) -> Iterator[tuple[int, ...]]:
+        """Yield the ways to a node that cost as little as the one that was found."""
+        if node == src:
+            yield ()
+            return
+        if not self._coming:
+            for index, link in enumerate(self._links):
+                if link.bandwidth_gbytes_per_s > 0:
+                    self._coming.setdefault(link.dst, []).append(index)
+        want = best[node][0]
+        for index in self._coming[node]:
+            link = self._links[index]
+            if link.src not in best or (link.src < self._num_ranks and link.src != src):
+                continue
+            cost = best[link.src][0]
+            late = cost.latency_us + link.latency_us
+            us = cost.us_per_kb + 1 / link.bandwidth_gbytes_per_s
+            same = math.isclose(late, want.latency_us)
+            if cost.hops + 1 == want.hops and same and math.isclose(us, want.us_per_kb):
+                for way in self._ways_back(best, src, link.src):
+                    yield (*way, index)
 
     def _walk_back(self, best: _Best, src: int, dst: int) -> Iterator[int]:
         node = dst

@@ -1,7 +1,7 @@
 """The regular shapes of machine files: boxes repeated, tori, dragonflies, plain lists.
 
-Each generator adds nodes and links to a `Draft`. Legend: r rank, b box, i local rank,
-g group of a dragonfly, k global link of a group.
+Each generator adds nodes and links to a `DraftMachine`. Legend: r rank, b box, i local
+rank, g group of a dragonfly, k global link of a group.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stretto.errors import TopologyError
 from stretto.topology.parts import Link, Switch
 from stretto.topology.reader import Reader
 
-__all__ = ["Draft", "add_boxes", "add_dragonfly", "add_lists", "add_torus"]
+__all__ = ["DraftMachine", "add_boxes", "add_dragonfly", "add_lists", "add_torus"]
 
 
 _MOST_RANKS = 1 << 16
@@ -25,7 +25,7 @@ _MOST_DIMS = 16
 
 
 @dataclass(slots=True, kw_only=True)
-class Draft:
+class DraftMachine:
     """A machine while it is being built."""
 
     num_ranks: int
@@ -81,7 +81,7 @@ _MOST = 1e12
 """Nothing real is that fast or late: more is a slip, and no figure for arithmetic."""
 
 
-def _speed(reader: Reader) -> tuple[float, float]:
+def speed_of(reader: Reader) -> tuple[float, float]:
     rate = reader.number("bandwidth_gbytes_per_s")
     if not 1 / _MOST <= rate <= _MOST:
         want = f"a rate above 0, {1 / _MOST:g} to {_MOST:g}, in 10^9 B/s"
@@ -94,28 +94,28 @@ def _speed(reader: Reader) -> tuple[float, float]:
     return rate, latency
 
 
-def add_boxes(box: Reader, repeat: Reader) -> Draft:
+def add_boxes(box: Reader, repeat: Reader) -> DraftMachine:
     """Build equal boxes: meshes and switches inside, links and switches between.
 
     What stands under `repeat` is there only when there are several boxes.
     """
     size = box.integer("ranks", least=1)
     num_boxes = repeat.integer("boxes", 1, least=1)
-    draft = Draft(
+    draft = DraftMachine(
         num_ranks=size * num_boxes,
         ranks_per_box=size,
         nics_per_box=box.integer("nics", 0),
     )
     bases = range(0, draft.num_ranks, size)
     for mesh in box.tables("meshes"):
-        pairs, speed = mesh.lists("pairs", below=size, each=2), _speed(mesh)
+        pairs, speed = mesh.lists("pairs", below=size, each=2), speed_of(mesh)
         for base, (a, b) in itertools.product(bases, pairs):
             draft.join(base + a, base + b, speed)
         mesh.done()
     for switch in box.tables("switches"):
         _add_switch(draft, switch, boxes=[[base] for base in bases])
     for between in repeat.tables("links"):  # none when there is one box
-        pairs, speed = between.lists("from_to", below=size, each=2), _speed(between)
+        pairs, speed = between.lists("from_to", below=size, each=2), speed_of(between)
         for here, there in itertools.permutations(bases if pairs else (), 2):
             for a, b in pairs:
                 draft.link(here + a, there + b, speed)
@@ -130,14 +130,14 @@ def add_boxes(box: Reader, repeat: Reader) -> Draft:
     return draft
 
 
-def _add_switch(draft: Draft, reader: Reader, *, boxes: list[list[int]]) -> None:
+def _add_switch(draft: DraftMachine, reader: Reader, *, boxes: list[list[int]]) -> None:
     """Add a switch for every group of local ranks in each of the sets of boxes.
 
     `groups` is "all", "each" or lists of local ranks; `over` joins the switches of
     that name instead of ranks, all of them.
     """
     name, copies = reader.text("name"), reader.flag("copies", False)
-    speed = _speed(reader)
+    speed = speed_of(reader)
     if "over" in reader:
         over = reader.text("over")
         nodes = [
@@ -183,7 +183,7 @@ def _groups(reader: Reader, size: int) -> list[list[tuple[int, bool, bool]]]:
     return [[(i, True, True) for i in members] for members in lists]
 
 
-def _add_box_symmetries(draft: Draft, box: Reader, repeat: Reader) -> None:
+def _add_box_symmetries(draft: DraftMachine, box: Reader, repeat: Reader) -> None:
     size, n = draft.ranks_per_box, draft.num_ranks
     inside: dict[str, tuple[int, ...]] = {}
     if "symmetries" in box:
@@ -208,13 +208,13 @@ def _add_box_symmetries(draft: Draft, box: Reader, repeat: Reader) -> None:
         draft.symmetries.append(tuple((r + size) % n for r in range(n)))
 
 
-def add_torus(reader: Reader) -> Draft:
+def add_torus(reader: Reader) -> DraftMachine:
     """Build a torus (or, without `wrap`, a mesh) of one rank per box."""
     dims = reader.integers("dims")
-    wrap, speed = reader.flag("wrap", True), _speed(reader)
+    wrap, speed = reader.flag("wrap", True), speed_of(reader)
     if not 1 <= len(dims) <= _MOST_DIMS or min(dims) < 1:
         raise reader.wrong("dims", f"a list of 1 to {_MOST_DIMS} sizes, 1 or more")
-    draft = Draft(num_ranks=math.prod(dims), ranks_per_box=1)
+    draft = DraftMachine(num_ranks=math.prod(dims), ranks_per_box=1)
     strides = [math.prod(dims[d + 1 :]) for d in range(len(dims))]
     shifted = [
         tuple(
@@ -237,7 +237,7 @@ def add_torus(reader: Reader) -> Draft:
     return draft
 
 
-def add_dragonfly(reader: Reader) -> Draft:
+def add_dragonfly(reader: Reader) -> DraftMachine:
     """Build groups of fully joined routers, one global link between any two groups."""
     num_groups = reader.integer("groups", least=1)
     routers = reader.integer("routers", least=1)
@@ -245,10 +245,10 @@ def add_dragonfly(reader: Reader) -> Draft:
     speeds = {}
     for part in ("host", "local", "global"):
         table = reader.table(part)
-        speeds[part] = _speed(table)
+        speeds[part] = speed_of(table)
         table.done()
     per_group = routers * hosts
-    draft = Draft(num_ranks=num_groups * per_group, ranks_per_box=hosts)
+    draft = DraftMachine(num_ranks=num_groups * per_group, ranks_per_box=hosts)
     nodes = [
         [draft.switch(f"router{g}.{a}") for a in range(routers)]
         for g in range(num_groups)
@@ -271,7 +271,7 @@ def add_dragonfly(reader: Reader) -> Draft:
     return draft
 
 
-def add_lists(draft: Draft, top: Reader) -> None:
+def add_lists(draft: DraftMachine, top: Reader) -> None:
     """Add the switches and links that a file names one by one."""
     for switch in top.tables("switches"):
         draft.switch(switch.text("name"), copies=switch.flag("copies", False))
@@ -292,5 +292,5 @@ def add_lists(draft: Draft, top: Reader) -> None:
                 raise link.wrong(key, "a rank's number or a switch's name")
             ends.append(node)
         add = draft.join if link.flag("both_ways", True) else draft.link
-        add(ends[0], ends[1], _speed(link))
+        add(ends[0], ends[1], speed_of(link))
         link.done()

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from stretto.torch.options import Options
     from stretto.torch.registry import communicator
+    from stretto.torch.sandbox import sandbox
 
 __all__ = [
     "Options",
@@ -83,53 +84,29 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_v",
     "register",
+    "sandbox",
     "scatter",
 ]
 
 _HOMES = {
-    "Options": "stretto.torch.options",
-    "StrettoGroup": "stretto.torch.group",
-    "communicator": "stretto.torch.registry",
-    "fuse": "stretto.torch.fusing",
-    **dict.fromkeys(
-        (
-            "all_gather",
-            "all_gather_matmul",
-            "all_gather_v",
-            "all_reduce",
-            "all_reduce_",
-            "all_reduce_rmsnorm",
-            "all_reduce_rmsnorm_",
-            "all_reduce_rmsnorm_fp8",
-            "all_to_all",
-            "barrier",
-            "broadcast",
-            "broadcast_",
-            "gather",
-            "matmul_reduce_scatter",
-            "named",
-            "permute",
-            "reduce",
-            "reduce_scatter",
-            "reduce_scatter_v",
-            "scatter",
-        ),
-        "stretto.torch.operators",
-    ),
-    "deregister": "stretto.torch.memory",
-    "empty": "stretto.torch.memory",
-    "place_buffers": "stretto.torch.buffers",
-    "pool": "stretto.torch.memory",
-    "register": "stretto.torch.memory",
+    "Options": "options",
+    "StrettoGroup": "group",
+    "communicator": "registry",
+    "fuse": "fusing",
+    "place_buffers": "buffers",
+    "sandbox": "sandbox",
+    **dict.fromkeys(("deregister", "empty", "pool", "register"), "memory"),
 }
-"""What is imported when it is first asked for, so that the import is quick."""
+"""Where public names are that are no operators. Each is imported when it is first asked
+for, so that the import is quick."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'stretto.torch' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    home = f"stretto.torch.{_HOMES.get(name, 'operators')}"
+    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
@@ -144,6 +121,8 @@ def _create(opts: Any, options: Any) -> Any:
     from stretto.torch.group import create
 
     importlib.import_module("stretto.torch.operators")  # torch.ops.stretto exists
+    if os.environ.get("STRETTO_ELASTIC"):  # as its launcher says
+        importlib.import_module("stretto.torch.elastic").enable()
     return create(opts, options)
 
 

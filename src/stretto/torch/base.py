@@ -18,23 +18,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stretto import collectives
-from stretto.calls import lacks, start_precompiling
-from stretto.choice.beside import Beside
 from stretto.errors import MissingExtraError
+from stretto.program import collectives
+from stretto.runtime.calls import lacks, start_precompiling
+from stretto.runtime.choice.beside import Beside
 from stretto.torch import registry
 from stretto.torch.call_queue import CallQueue
 from stretto.torch.call_streams import SHORT, CallStreams
 from stretto.torch.fallback import Fallback, say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.known_places import KnownPlaces
-from stretto.torch.meeting import meet, seconds
+from stretto.torch.meeting import elsewhere, meet, seconds
 from stretto.torch.options import Options
-from stretto.torch.transfers import Transfers
+from stretto.torch.transfers import GroupTransfers
 from stretto.torch.untraced import untraced
 from stretto.torch.works import Done
-
-__all__ = ["GroupBase", "profiling"]
 
 profiling = torch.autograd._profiler_enabled
 
@@ -63,13 +61,25 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._lock = self._queue.lock
         self._calls = self._queue.calls
         _groups.add(self)
-        self._comm: Any = Gone(f"group {self._name!r} was not made")
-        self._fallback = Fallback(self, opts.store, opts.timeout, self._take_timeout)
+        self._comm: Any = GoneCommunicator(f"group {self._name!r} was not made")
+        self._elsewhere = elsewhere[0] if elsewhere else None
+        self._fallback = Fallback(
+            self,
+            opts.store,
+            opts.timeout,
+            self._take_timeout,
+            alone=self._elsewhere is not None,
+        )
         with both_families():
-            comm = meet(opts.store, rank, size, limit)
+            if self._elsewhere is not None:
+                comm = self._elsewhere.join(self, opts, limit)
+            else:
+                comm = meet(opts.store, rank, size, limit)
         self._no_gpu: str | None = lacks(comm, "cuda") or None
         """Why calls on GPUs go to the fallback, if they do."""
         self._communicator = comm
+        self._stand_in: Any = None
+        self._covered: tuple[Any, Any, dict[Any, Any]] = (None, None, {})
         self._known_places = KnownPlaces(comm)
         self._last_pins: tuple[Any, Mapping[str, Any], Any] | None = None
         self._pin = Beside(options.max_blocks or 0)
@@ -78,7 +88,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._use(_Pinned(comm, named) if named else comm, named)
         registry.bind(self._name, comm, self._queue)
         self._streams = CallStreams(self._hear)
-        self._transfers = Transfers(self._comm, options.transfers)
+        ours = "stretto" if self._elsewhere is not None else options.transfers
+        self._transfers = GroupTransfers(lambda: self._comm, ours)
 
     def _hear(self) -> None:
         self._comm.check()
@@ -91,17 +102,44 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """
         self._comm = self._beside = comm
         own = comm is self._communicator
-        if type(comm) is not Gone:
+        if type(comm) is not GoneCommunicator:
             calm = dict.fromkeys(collectives.names(), self._pin)
             self._beside = _Pinned(self._communicator, {**calm, **(named or {})})
         self._places: dict[Any, Any] = self._known_places.calls if own else {}
+
+    def stand_in(self, other: Any) -> Any:
+        """Let something answer calls in the communicator's place; None: nothing does.
+
+        Return what did before.
+        """
+        with self._lock:
+            self._queue.finish()
+            before, self._stand_in = self._stand_in, other
+            if before is None:
+                self._covered = self._comm, self._beside, self._places
+            if other is None:
+                self._comm, self._beside, self._places = self._covered
+            else:
+                self._comm, self._beside, self._places = other, other, {}
+        return before
+
+    def seat(self, rank: int, size: int, members: Sequence[int]) -> None:
+        """Be this rank of the group from now on, among these of the world."""
+        self._rank, self._size = rank, size
+        ranks = dist.distributed_c10d._world.pg_group_ranks.get(self)
+        if ranks is not None:
+            ranks.clear()
+            ranks.update({world: i for i, world in enumerate(members)})
 
     @contextlib.contextmanager
     def pinned(self, algorithms: Mapping[str, Any]) -> Iterator[None]:
         """Let this thread's calls be run by named algorithms, by collective."""
         with self._lock:
             before = self._comm, self._beside, self._places
-            if self._communicator is not None and type(before[0]) is not Gone:
+            if (
+                self._communicator is not None
+                and type(before[0]) is not GoneCommunicator
+            ):
                 last = self._last_pins
                 if last is None or last[0] is not before[0] or last[1] != algorithms:
                     named = dict(Options(algorithms=algorithms).algorithms)
@@ -137,7 +175,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         if profiling():
             run = functools.partial(_recorded, f"stretto:{call.__name__}", run)
         found = tensors if results is None else list(results)
-        if type(self._comm) is Gone:
+        if type(self._comm) is GoneCommunicator:
             self._comm.refuse()
         if not wait and not on_gpu:
             return self._queue.start(run, found)
@@ -163,7 +201,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
 
     def _pass_on(self, again: tuple[Any, ...], device: Any, *, say: bool = True) -> Any:
         """Call the fallback; say so once."""
-        if type(self._comm) is Gone:
+        if type(self._comm) is GoneCommunicator:
             self._comm.refuse()
         if say:
             on_gpu = torch.device(device).type == "cuda"
@@ -257,20 +295,22 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._close(why)
 
     def _close(self, why: str) -> None:
-        if isinstance(self._comm, Gone):
+        if isinstance(self._comm, GoneCommunicator):
             return
         registry.forget(self._name)
         try:
             self._queue.close()
         finally:
-            self._use(Gone(why))
+            self._use(GoneCommunicator(why))
+            if self._elsewhere is not None:
+                self._elsewhere.leave(self)
             self._communicator.close()
             self._fallback.close()
             super().shutdown()
 
     def _forget(self) -> None:
         """Be of no use in a forked child: the ranks that met are the parent's."""
-        if isinstance(self._comm, Gone):
+        if isinstance(self._comm, GoneCommunicator):
             return
         registry.forget(self._name)
         why = (
@@ -278,10 +318,10 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             f"from; make a group in the child"
         )
         self._queue.forget(refusal(why))
-        self._use(Gone(why))
+        self._use(GoneCommunicator(why))
 
 
-class Gone:
+class GoneCommunicator:
     """What stands where a communicator was: every use says why it is gone."""
 
     def __init__(self, why: str) -> None:
@@ -325,11 +365,17 @@ _kept: list[GroupBase] = []
 so there nothing of them is ever collected."""
 
 
+def groups_here() -> list[GroupBase]:
+    """Return the groups of this process that are open."""
+    every = list(_groups)
+    return [g for g in every if type(g._comm) is not GoneCommunicator]
+
+
 @atexit.register
 def _end_all() -> None:
     """Close groups that were not destroyed, before the interpreter ends."""
     for group in list(_groups):
-        if not isinstance(group._comm, Gone):
+        if not isinstance(group._comm, GoneCommunicator):
             with contextlib.suppress(Exception):  # the others may be gone
                 group._queue.leave(_GRACE_S)
 

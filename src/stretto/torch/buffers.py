@@ -15,8 +15,6 @@ from stretto.torch.fallback import say_once
 from stretto.torch.memory import deregister, register
 from stretto.torch.untraced import untraced
 
-__all__ = ["FEW_SMS", "FROM_BYTES", "place_buffers"]
-
 FEW_SMS = {
     "all_gather": "all_gather/one_shot push bulk zero_copy threads=512 "
     "tile_bytes=1073741824 depth=8 blocks=16",

@@ -16,11 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto.errors import CollectiveTimeout
-from stretto.meeting.forks import Refuses
+from stretto.fabric.forks import Refuses
 from stretto.torch.faults import as_torch
 from stretto.torch.works import Started
-
-__all__ = ["CallQueue"]
 
 _LOOK_S = 0.5e-3
 _LOOKS = 40

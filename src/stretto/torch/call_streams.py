@@ -24,9 +24,7 @@ import torch.distributed as dist
 
 from stretto.torch.faults import both_families
 from stretto.torch.untraced import untraced
-
-__all__ = ["SHORT", "CallStreams", "Enqueued", "in_order"]
-
+from stretto.torch.works import GroupWork
 
 SHORT = 256 << 10
 """Bytes of tensors of a call that is not worth a stream of its own."""
@@ -50,10 +48,10 @@ def _stream_of(index: int, handle: int) -> Any:
     return torch.cuda.ExternalStream(handle, device=index)
 
 
-def in_order(tensors: list[Any], results: list[Any] | None = None) -> Enqueued:
+def in_order(tensors: list[Any], results: list[Any] | None = None) -> EnqueuedCall:
     """Return the Work of a call that the caller's own stream has been given."""
     index = tensors[0].get_device()
-    return Enqueued(index, current_handle(index), tensors, results)
+    return EnqueuedCall(index, current_handle(index), tensors, results)
 
 
 class CallStreams:
@@ -63,7 +61,7 @@ class CallStreams:
         """`hear` raises what launches so far have met."""
         self._streams: dict[int, Any] = {}
         self._hear = hear
-        self._running: deque[Enqueued] = deque()
+        self._running: deque[EnqueuedCall] = deque()
         self._events: list[Any] = []
         """Those that the GPU has passed, for calls to come."""
 
@@ -72,7 +70,7 @@ class CallStreams:
         run: Callable[[], None],
         tensors: list[Any],
         results: list[Any] | None = None,
-    ) -> Enqueued:
+    ) -> EnqueuedCall:
         """Enqueue a call beside the caller's stream; return its Work."""
         with both_families():
             if sum(t.nbytes for t in tensors) <= SHORT:
@@ -85,7 +83,7 @@ class CallStreams:
         run: Callable[[], object],
         tensors: list[Any],
         results: list[Any] | None = None,
-    ) -> Enqueued:
+    ) -> EnqueuedCall:
         """Do so however short it is; what it raises comes as it is."""
         cuda, index = torch.cuda, tensors[0].get_device()
         side = self._streams.get(index)
@@ -102,30 +100,32 @@ class CallStreams:
             end.record(side)
         finally:
             cuda.set_stream(caller)
-        work = Enqueued(index, side.cuda_stream, tensors, results, end)
+        work = EnqueuedCall(index, side.cuda_stream, tensors, results, end)
         work.captured = captured
         if not captured:  # a graph's memory is the graph's, until it goes
             work.hear = self._hear
             self._running.append(work)
         return work
 
-    def repeat(self, again: Callable[[Any], bool], tensor: Any) -> Enqueued | None:
+    def repeat(self, again: Callable[[Any], bool], tensor: Any) -> EnqueuedCall | None:
         """Enqueue a call that is known, and by itself on the group's stream.
 
         None: it must be examined, or a graph is being captured.
         """
         index = tensor.get_device()
-        side = self._streams.get(index)
-        if side is None or torch.cuda.is_current_stream_capturing():
+        side, handle = self._streams.get(index), current_handle(index)
+        if side is None:
             return None
+        if handle and torch.cuda.is_current_stream_capturing():
+            return None  # the legacy stream, which is 0, cannot be captured
         end = self._event()
-        end.record(_stream_of(index, current_handle(index)))
+        end.record(_stream_of(index, handle))
         end.wait(side)
         if not again(tensor):
             self._events.append(end)
             return None
         end.record(side)
-        work = Enqueued(index, side.cuda_stream, [tensor], None, end)
+        work = EnqueuedCall(index, side.cuda_stream, [tensor], None, end)
         work.hear = self._hear
         self._running.append(work)
         return work
@@ -135,7 +135,7 @@ class CallStreams:
         self._forget_ended()
         return self._events.pop() if self._events else torch.cuda.Event()
 
-    def all_so_far(self, device: Any) -> Enqueued:
+    def all_so_far(self, device: Any) -> EnqueuedCall:
         """Return the Work of all that was started on a device until now."""
         return self.beside(lambda: None, [torch.empty(0, device=device)])
 
@@ -152,7 +152,7 @@ class CallStreams:
 
 
 @untraced
-class Enqueued(dist.Work):  # type: ignore[misc]
+class EnqueuedCall(GroupWork):
     """A call on a GPU that has been enqueued."""
 
     captured = False
@@ -178,7 +178,7 @@ class Enqueued(dist.Work):  # type: ignore[misc]
         dist.Work.__init__(self)
         self._index, self.handle = index, handle
         self._held = tensors
-        self._results = tensors if results is None else results
+        self._tensors = tensors if results is None else results
         self._end = end
         self._future: Any = None
 
@@ -212,9 +212,6 @@ class Enqueued(dist.Work):  # type: ignore[misc]
                 self.hear()
         return True
 
-    synchronize = wait
-    block_current_stream = wait
-
     def get_future(self) -> Any:
         """Return a Future whose users' streams wait for the call.
 
@@ -226,7 +223,7 @@ class Enqueued(dist.Work):  # type: ignore[misc]
             before = _stream_of(index, current_handle(index))
             cuda.set_stream(self._stream)
             try:
-                future.set_result(list(self._results))
+                future.set_result(list(self._tensors))
             finally:
                 cuda.set_stream(before)
             self._future = future
@@ -235,21 +232,3 @@ class Enqueued(dist.Work):  # type: ignore[misc]
     def is_completed(self) -> bool:
         """Return whether the GPU has passed the call."""
         return self.passed or (not self.captured and bool(self.end.query()))
-
-    def is_success(self) -> bool:
-        """Return whether it has ended, as faults are raised by `wait`."""
-        return self.is_completed()
-
-    def exception(self) -> None:
-        """Return None: faults are raised by `wait`."""
-
-    def result(self) -> list[Any]:
-        """Return the tensors."""
-        self.wait()
-        return list(self._results)
-
-    def source_rank(self) -> int:
-        """Raise: a collective has no source."""
-        raise RuntimeError("sourceRank() may only be called on work of recv")
-
-    _source_rank = source_rank

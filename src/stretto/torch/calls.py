@@ -18,23 +18,6 @@ import torch
 from stretto.errors import CallError
 from stretto.torch.tensors import block, divided, joined, read, rows, units, written
 
-__all__ = [
-    "all_gather",
-    "all_gather_each",
-    "all_gather_single",
-    "all_reduce",
-    "all_reduce_each",
-    "all_to_all",
-    "all_to_all_single",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_each",
-    "reduce_scatter_single",
-    "scatter",
-]
-
 Tensor = Any
 Op = Any
 """The name of an operator; or a factor, by which inputs are multiplied and summed."""

@@ -18,8 +18,6 @@ import torch.distributed as dist
 from stretto.torch.faults import refusal
 from stretto.torch.untraced import untraced
 
-__all__ = ["Fallback", "say_once"]
-
 _log = logging.getLogger("stretto.torch")
 _said: set[tuple[str, str]] = set()
 _OLD_NAMES = {
@@ -79,6 +77,11 @@ class OnDemand:
         """Connect nothing ahead."""
 
 
+def _by_itself() -> tuple[Any, int, int]:
+    """Return the store, rank and size of a group of one."""
+    return dist.HashStore(), 0, 1
+
+
 def _kind(device: Any) -> str:
     kind = str(torch.device(device).type)
     if kind not in ("cpu", "cuda"):
@@ -97,8 +100,14 @@ class Fallback:
         store: Any,
         timeout: timedelta,
         on_timeout: Callable[[timedelta], None],
+        *,
+        alone: bool = False,
     ) -> None:
-        """Make Gloo (collective), and register it with the group."""
+        """Make Gloo (collective), and register it with the group.
+
+        Of a group whose ranks may change it is `alone`: torch asks for it, and nothing
+        is left to it.
+        """
         self._group = group
         self._store = store
         self._timeout = timeout
@@ -106,9 +115,9 @@ class Fallback:
         """The types of devices that the group serves."""
         if torch.cuda.is_available():
             self.devices.append(torch.device("cuda"))
-        self._gloo: Any = _Gloo(
-            dist.PrefixStore("gloo/", store), group.rank(), group.size(), timeout
-        )
+        self._alone = alone
+        where = (dist.PrefixStore("gloo/", store), group.rank(), group.size())
+        self._gloo: Any = _Gloo(*(_by_itself() if alone else where), timeout)
         self._gloo.heard = on_timeout
         if _COUNTS_FROM_A_CHOSEN_NUMBER:
             self._gloo._set_sequence_number_for_group()
@@ -158,6 +167,11 @@ class Fallback:
 
     def call(self, verb: str, device: Any, *args: Any) -> Any:
         """Make a call on the backend of a device; return its Work."""
+        if self._alone:
+            raise refusal(
+                f"{verb} by another backend than stretto, in a group whose ranks may "
+                "change; that one cannot: want dense tensors, on devices of stretto"
+            )
         backend = self._served_by(device)
         method = getattr(backend, verb, None)
         if method is None:

@@ -15,8 +15,6 @@ import torch.distributed as dist
 
 from stretto.errors import CallError, CollectiveTimeout, StrettoError
 
-__all__ = ["as_torch", "both_families", "refusal"]
-
 _LATE = "stretto: Timed out waiting: "
 """torch.distributed's own tests look for " Timed out ", with the blanks."""
 

@@ -25,8 +25,6 @@ from stretto.torch.options import OPERATORS, given, operator_of
 from stretto.torch.untraced import untraced
 from stretto.torch.works import Done
 
-__all__ = ["StrettoGroup", "create"]
-
 
 def create(opts: Any, options: Any) -> StrettoGroup:
     """Make a group, for `torch.distributed`, which calls this (collective)."""
@@ -43,16 +41,19 @@ class StrettoGroup(GroupBase):
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: Any = None
     ) -> Any:
         """Combine everybody's tensor, in place."""
-        again, places = None, self._places
+        again, started, places = None, None, self._places
         try:
             (tensor,) = tensors
-            number = hash(opts.reduceOp)
+            number, wait = hash(opts.reduceOp), not opts.asyncOp
             if places and not self._calls:
-                again = places.get((tensor.data_ptr(), number))
+                at = tensor.data_ptr()
+                again = places.get((at, number))
+                started = None if wait else places.get((at, STARTED + number))
             name = OPERATORS[number]
-            wait = not opts.asyncOp
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
+        if started is not None and not profiling():  # so it is on a GPU, and not short
+            return self._start_all_reduce(tensor, number, opts, started)
         now = wait or (tensor.is_cuda and tensor.nbytes <= self._short)
         if not now and tensor.is_cuda and not profiling():
             return self._start_all_reduce(tensor, number, opts)
@@ -74,9 +75,12 @@ class StrettoGroup(GroupBase):
         again = "allreduce", tensors, opts
         return self._do(again, opts, tensors, calls.all_reduce, tensor, name)
 
-    def _start_all_reduce(self, tensor: Any, number: int, opts: Any) -> Any:
+    def _start_all_reduce(
+        self, tensor: Any, number: int, opts: Any, again: Any = None
+    ) -> Any:
         """Start a sum on a GPU: known by its place, as one that blocks is."""
-        again = self._places.get((tensor.data_ptr(), STARTED + number))
+        if again is None:
+            again = self._places.get((tensor.data_ptr(), STARTED + number))
         name, streams = OPERATORS[number], self._streams
         try:
             with self._lock:

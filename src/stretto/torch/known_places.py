@@ -15,9 +15,6 @@ from torch.nn import Parameter
 
 from stretto.torch.options import OPERATORS
 
-__all__ = ["STARTED", "KnownPlaces"]
-
-_MOST = 512
 _EACH = 8
 """Every 8th call on a place that is not known makes it known: some come once."""
 STARTED = 1 << 8
@@ -35,7 +32,8 @@ class KnownPlaces:
         self.calls: dict[tuple[int, int], Callable[[Tensor], bool]] = (
             comm.calls_by_place
         )
-        """By address and number of an operator; False: it must be examined."""
+        """By address and number of an operator, among all that the communicator knows;
+        False: it must be examined."""
 
     def learn(
         self, tensor: Tensor, number: int, pin: Any = None, stream: int | None = None
@@ -45,13 +43,11 @@ class KnownPlaces:
         Of a call that was started: what was asked for with it, and its stream.
         """
         self._turn += 1
-        if self._turn % _EACH and len(self.calls) >= _EACH:
+        if self._turn > _EACH and self._turn % _EACH:
             return
         again = self._comm.repeated_in_place(tensor, OPERATORS[number], pin, stream)
         if again is None or type(tensor) not in _PLAIN:
             return
-        if len(self.calls) >= _MOST:
-            self.calls.clear()
         number += 0 if pin is None else STARTED
         self.calls[tensor.data_ptr(), number] = _call_of(tensor, again)
 

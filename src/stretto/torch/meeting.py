@@ -7,17 +7,29 @@ and perhaps in the same store, meets elsewhere.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from stretto.calls import Communicator, Work, connect_on
+from stretto.runtime.calls import Communicator, Work, connect_on
 from stretto.torch.untraced import untraced
-
-__all__ = ["LONGEST_S", "meet", "seconds"]
 
 LONGEST_S = 1e8
 """What stands for "no limit": three years."""
+
+
+class Elsewhere(Protocol):
+    """Where groups meet whose ranks may change: not by their store."""
+
+    def join(self, group: Any, opts: Any, timeout_s: float) -> Any:
+        """Return what a group's calls are made on."""
+
+    def leave(self, group: Any) -> None:
+        """Take note that a group is closed."""
+
+
+elsewhere: list[Elsewhere] = []
+"""At most one: then all groups meet there."""
 
 
 untraced(Communicator)

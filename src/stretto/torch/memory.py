@@ -8,7 +8,6 @@ registered afterwards, and a pool puts what is made in it into one registered bl
 from __future__ import annotations
 
 import atexit
-import bisect
 import ctypes
 import math
 import threading
@@ -19,11 +18,10 @@ from typing import Any
 import torch
 
 from stretto.errors import CallError
+from stretto.fabric.region import FreeRanges
 from stretto.torch.faults import both_families
 from stretto.torch.registry import communicator
 from stretto.torch.untraced import untraced
-
-__all__ = ["Ranges", "deregister", "empty", "pool", "register"]
 
 _ALIGN = 512
 """PyTorch's allocator wants blocks that begin at multiples of so many bytes."""
@@ -149,7 +147,7 @@ _kept: list[Any] = []
 
 
 class Ranges:
-    """One block of addresses, given out in parts: the first that is large enough.
+    """One block of addresses, given out in parts.
 
     Which part comes depends on sizes and their order alone, so that ranks that ask for
     the same get the same places.
@@ -157,7 +155,8 @@ class Ranges:
 
     def __init__(self, start: int, nbytes: int) -> None:
         first = -(-start // _ALIGN) * _ALIGN
-        self._free = [(first, start + nbytes)]
+        self._free = FreeRanges(_ALIGN)
+        self._free.give(first, start + nbytes - first)
         self._lock = threading.Lock()
         self.is_over = False
         """Whether the interpreter ends: nothing is given back then."""
@@ -168,22 +167,11 @@ class Ranges:
 
     def take(self, nbytes: int) -> int:
         """Return where so many bytes begin; 0: there is no such room."""
-        size = max(1, -(-nbytes // _ALIGN)) * _ALIGN
         with self._lock:
-            for i, (start, end) in enumerate(self._free):
-                if end - start >= size:
-                    self._free[i : i + 1] = [(start + size, end)] * (end > start + size)
-                    return start
-        return 0
+            found = self._free.take(nbytes)
+        return found[0] if found else 0
 
     def give(self, start: int, nbytes: int) -> None:
         """Take back what `take` gave."""
-        end = start + max(1, -(-nbytes // _ALIGN)) * _ALIGN
         with self._lock:
-            i = bisect.bisect(self._free, (start, end))
-            if i < len(self._free) and self._free[i][0] == end:
-                end = self._free.pop(i)[1]
-            if i and self._free[i - 1][1] == start:
-                i -= 1
-                start = self._free.pop(i)[0]
-            self._free.insert(i, (start, end))
+            self._free.give(start, self._free.size_of(nbytes))

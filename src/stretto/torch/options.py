@@ -9,12 +9,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from stretto import collectives
-from stretto.choice.select import parse_pin
 from stretto.errors import CallError, UnknownNameError
+from stretto.program import collectives
+from stretto.runtime.choice.select import parse_pin
 from stretto.torch.faults import refusal
-
-__all__ = ["OPERATORS", "Given", "Options", "given", "operator_of"]
 
 _TRANSFERS = ("fallback", "stretto")
 
@@ -110,7 +108,7 @@ def operator_of(op: Any) -> Any:
 
 
 @dataclass(slots=True)
-class Given:
+class GivenOptions:
     """Options of a call that did not come in an object of c10d's."""
 
     rootRank: int = 0  # noqa: N815 - c10d's names
@@ -126,7 +124,7 @@ def given(opts: Any, **said: Any) -> Any:
     Such as `group.broadcast(tensor, 0)`, `group.allreduce(tensor, op=...)`.
     """
     if opts is None or isinstance(opts, (int, dist.ReduceOp, dist.ReduceOp.RedOpType)):
-        found = Given()
+        found = GivenOptions()
         if isinstance(opts, int):
             found.rootRank = opts
         elif opts is not None:
@@ -136,5 +134,5 @@ def given(opts: Any, **said: Any) -> Any:
                 setattr(found, name, value)
         return found
     if isinstance(opts, timedelta):
-        return Given(timeout=opts)
+        return GivenOptions(timeout=opts)
     return opts

@@ -13,9 +13,7 @@ from stretto.errors import CallError
 from stretto.torch.untraced import untraced
 
 if TYPE_CHECKING:
-    from stretto.calls import Communicator
-
-__all__ = ["bind", "communicator", "forget"]
+    from stretto.runtime.calls import Communicator
 
 _bound: dict[str, Communicator] = {}
 _queues: dict[str, Any] = {}
@@ -50,7 +48,9 @@ def communicator(group: Any = None) -> Communicator:
             raise CallError(_why_not(group, name))
         _run_started(name)
         return found
-    from stretto.calls import Communicator  # late, so that the import stays quick
+    from stretto.runtime.calls import (
+        Communicator,  # late, so that the import stays quick
+    )
 
     if isinstance(group, Communicator):
         return group

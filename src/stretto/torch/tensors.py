@@ -12,9 +12,7 @@ from typing import Any
 
 import torch
 
-from stretto.collectives import DTYPES
-
-__all__ = ["bits", "block", "divided", "joined", "read", "rows", "units", "written"]
+from stretto.program.collectives import DTYPES
 
 Tensor = Any
 

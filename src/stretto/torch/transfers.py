@@ -19,17 +19,15 @@ from stretto.torch.fallback import say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.meeting import seconds
 from stretto.torch.untraced import untraced
-from stretto.torch.works import Chained
-
-__all__ = ["Transfer", "Transfers"]
+from stretto.torch.works import Chained, GroupWork
 
 PassOn = Callable[..., Any]
 
 
-class Transfers:
+class GroupTransfers:
     """The transfers of one group."""
 
-    def __init__(self, comm: Any, who: str) -> None:
+    def __init__(self, comm: Callable[[], Any], who: str) -> None:
         self._comm = comm
         self._ours = who == "stretto"
 
@@ -49,7 +47,7 @@ class Transfers:
         """Start to send."""
         x = tensor.detach().resolve_conj().resolve_neg().contiguous()
         with both_families():
-            return Transfer(self._comm.send_async(x, dst), [x])
+            return StartedTransfer(self._comm().send_async(x, dst), [x])
 
     def recv(self, tensor: Any, src: int) -> Any:
         """Start to receive."""
@@ -60,7 +58,7 @@ class Transfers:
             else torch.empty_like(mine, memory_format=torch.contiguous_format)
         )
         with both_families():
-            work = Transfer(self._comm.recv_async(out, src), [out], source=src)
+            work = StartedTransfer(self._comm().recv_async(out, src), [out], source=src)
         return work if out is mine else Chained(work, lambda: mine.copy_(out))
 
     def send_by(self, pass_on: PassOn, tensor: Any, dst: int, tag: int) -> Any:
@@ -86,7 +84,7 @@ class Transfers:
 
 
 @untraced
-class Transfer(dist.Work):  # type: ignore[misc]
+class StartedTransfer(GroupWork):
     """A transfer by the communicator that was started."""
 
     def __init__(self, work: Any, tensors: list[Any], *, source: int = -1) -> None:
@@ -102,24 +100,9 @@ class Transfer(dist.Work):  # type: ignore[misc]
             self._work.wait(limit)
         return True
 
-    synchronize = wait
-    block_current_stream = wait
-
     def is_completed(self) -> bool:
         """Return whether it has ended, well or not."""
         return bool(self._work.is_done)
-
-    def is_success(self) -> bool:
-        """Return whether it has ended."""
-        return self.is_completed()
-
-    def exception(self) -> None:
-        """Return None: what went wrong is raised by `wait`."""
-
-    def result(self) -> list[Any]:
-        """Return the tensor."""
-        self.wait()
-        return self._tensors
 
     def get_future(self) -> Any:
         """Return a Future that is completed when the transfer is waited for: now."""
@@ -133,5 +116,3 @@ class Transfer(dist.Work):  # type: ignore[misc]
     def source_rank(self) -> int:
         """Return who sent."""
         return self._source
-
-    _source_rank = source_rank

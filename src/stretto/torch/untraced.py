@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from torch._C import _dynamo
 
-__all__ = ["untraced"]
-
 _What = TypeVar("_What")
+_READ = {"rank", "size", "getGroupName", "getGroupDesc", "getBackendName"}
+"""What one graph may ask of a group: Dynamo reads it, and no version refuses."""
 _frames = _dynamo.eval_frame
 _SKIP = _frames._FrameExecStrategy(
     _frames._FrameAction.SKIP,  # the frame, and all frames below it
@@ -52,6 +52,7 @@ def _functions(members: list[Any]) -> Iterator[FunctionType]:
             members.append(one.func)
         elif isinstance(one, FunctionType):
             home = one.__globals__.get("__name__", "stretto")  # of a verb: none
-            if home.startswith("stretto"):  # a decorator's code is everybody's
+            ours = home.startswith("stretto")  # a decorator's code is everybody's
+            if ours and one.__name__ not in _READ:
                 yield one
             members.append(getattr(one, "__wrapped__", None))

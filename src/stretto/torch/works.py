@@ -14,8 +14,6 @@ from stretto.torch.faults import as_torch
 from stretto.torch.meeting import seconds
 from stretto.torch.untraced import untraced
 
-__all__ = ["Chained", "Done", "Runs", "Started"]
-
 _telling = threading.Lock()
 """Held while a call ends or a Future is asked for; never during a wait."""
 
@@ -33,7 +31,41 @@ class Runs(Protocol):
 
 
 @untraced
-class Started(dist.Work):  # type: ignore[misc]
+class GroupWork(dist.Work):  # type: ignore[misc]
+    """What all of them are: faults are raised by `wait`, and most have no source."""
+
+    _tensors: Sequence[Any] = ()
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Wait: what is on a GPU, with the caller's stream."""
+        self.wait()
+
+    def is_success(self) -> bool:
+        """Return whether it has ended."""
+        return bool(self.is_completed())
+
+    def exception(self) -> Any:
+        """Return None."""
+
+    def result(self) -> list[Any]:
+        """Return the tensors, when the call has ended."""
+        self.wait()
+        return list(self._tensors)
+
+    def source_rank(self) -> int:
+        """Raise: a collective has no source."""
+        raise RuntimeError("sourceRank() may only be called on work of recv")
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+
+@untraced
+class Started(GroupWork):
     """A call on the CPU that waits in a queue, or was run from it.
 
     Whoever waits for it runs it, and those before it; else the queue's thread does.
@@ -84,8 +116,6 @@ class Started(dist.Work):  # type: ignore[misc]
             raise self._error
         return True
 
-    synchronize = wait
-
     def get_future(self) -> Any:
         """Return a Future of the tensors. The queue's thread hurries from now on."""
         with _telling:
@@ -111,21 +141,6 @@ class Started(dist.Work):  # type: ignore[misc]
         """Return what the call raised."""
         return self._error
 
-    def result(self) -> list[Any]:
-        """Return the tensors, when the call has ended."""
-        self.wait()
-        return self._tensors
-
-    def block_current_stream(self) -> None:
-        """Wait: on the CPU there is no stream that could."""
-        self.wait()
-
-    def source_rank(self) -> int:
-        """Raise: a collective has no source."""
-        raise RuntimeError("sourceRank() may only be called on work of recv")
-
-    _source_rank = source_rank
-
 
 def _complete(future: Any, tensors: Sequence[Any], error: BaseException | None) -> None:
     if error is None:
@@ -137,7 +152,7 @@ def _complete(future: Any, tensors: Sequence[Any], error: BaseException | None) 
 
 
 @untraced
-class Done(dist.Work):  # type: ignore[misc]
+class Done(GroupWork):
     """A call that had ended when its Work was asked for."""
 
     def __init__(self, tensors: Sequence[Any] = ()) -> None:
@@ -147,8 +162,6 @@ class Done(dist.Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return at once."""
         return True
-
-    synchronize = wait
 
     def get_future(self) -> Any:
         """Return a Future that is completed."""
@@ -160,18 +173,9 @@ class Done(dist.Work):  # type: ignore[misc]
         """Return that it has ended."""
         return True
 
-    is_success = is_completed
-
-    def exception(self) -> None:
-        """Return that nothing was raised."""
-
-    def result(self) -> list[Any]:
-        """Return the tensors."""
-        return self._tensors
-
 
 @untraced
-class Chained(dist.Work):  # type: ignore[misc]
+class Chained(GroupWork):
     """Another backend's work, and what is to be done here when it has ended."""
 
     def __init__(self, work: Any, after: Callable[[], None]) -> None:
@@ -186,8 +190,6 @@ class Chained(dist.Work):  # type: ignore[misc]
         if after is not None:
             after()
         return True
-
-    synchronize = wait
 
     def is_completed(self) -> bool:
         """Return whether the other's work has ended."""
@@ -209,5 +211,3 @@ class Chained(dist.Work):  # type: ignore[misc]
     def source_rank(self) -> int:
         """Return who sent."""
         return int(self._work._source_rank())
-
-    _source_rank = source_rank

@@ -1,7 +1,7 @@
 """What happened when: the only clock, recordings of calls and steps, their file."""
 
 from stretto.trace import rings
-from stretto.trace.clock import MONOTONIC, Clock, MonotonicClock, VirtualClock
+from stretto.trace.clock import MONOTONIC, WALL, Clock, MonotonicClock, WallClock
 from stretto.trace.collector import EXPLAINED, Taken
 from stretto.trace.events import KINDS, Event
 from stretto.trace.file import SUFFIX, TraceFile, read, write
@@ -17,7 +17,7 @@ from stretto.trace.process import (
     record,
     wants_steps,
 )
-from stretto.trace.recorder import Recorder, RecorderStatistics
+from stretto.trace.recorder import Recorder
 from stretto.trace.rings import Ring
 from stretto.trace.snapshot import snapshot, snapshot_of_pid
 from stretto.trace.tables import (
@@ -30,10 +30,10 @@ from stretto.trace.tables import (
     CallKind,
     Comm,
     Dropped,
+    LaneWait,
     RankInfo,
     Recording,
     Run,
-    Wait,
 )
 
 __all__ = [
@@ -48,23 +48,23 @@ __all__ = [
     "SUFFIX",
     "UNKNOWN_NS",
     "WAITS",
+    "WALL",
     "CallKind",
     "Clock",
     "Comm",
     "Dropped",
     "Event",
+    "LaneWait",
     "MonotonicClock",
     "RankInfo",
     "Recorder",
-    "RecorderStatistics",
     "Recording",
     "Ring",
     "Run",
     "Seen",
     "Taken",
     "TraceFile",
-    "VirtualClock",
-    "Wait",
+    "WallClock",
     "add_source",
     "blocked",
     "close_ring",

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from stretto.trace.tables import UNKNOWN_NS, RankInfo, Recording
 
-__all__ = ["aligned"]
-
 _MEETING = ("all_gather", "all_reduce", "all_to_all", "barrier", "reduce_scatter")
 """Collectives that nobody leaves before everybody has entered."""
 _STRETCHES = 16

@@ -19,21 +19,6 @@ import numpy as np
 from stretto.errors import TraceError
 from stretto.trace.tables import CALL, STEP, Table
 
-__all__ = [
-    "CALLS",
-    "MAGIC",
-    "META",
-    "MOST_META_BYTES",
-    "STEPS",
-    "Chunk",
-    "Cut",
-    "document_of",
-    "meta_bytes",
-    "scan",
-    "table_bytes",
-    "table_of",
-]
-
 MAGIC = b"stretto trace 1\n"
 _MARK = b"CHNK"
 _HEAD = struct.Struct("<4sIQQII")
@@ -45,7 +30,7 @@ MOST_META_BYTES = 64 << 20
 _PLAIN = re.compile("[<|>]?([iu][1248]|f[248])")
 
 
-class Chunk(NamedTuple):
+class FileChunk(NamedTuple):
     """Where a chunk lies in its file."""
 
     kind: int
@@ -54,7 +39,7 @@ class Chunk(NamedTuple):
     nbytes: int
 
 
-class Cut(NamedTuple):
+class FileEnd(NamedTuple):
     """Where reading ended before the file did, and why."""
 
     at: int
@@ -83,7 +68,7 @@ def _chunk(kind: int, rows: int, payload: bytes) -> bytes:
     return head + struct.pack("<I", zlib.crc32(head)) + payload
 
 
-def scan(file: BinaryIO, name: str) -> Iterator[Chunk | Cut]:
+def scan(file: BinaryIO, name: str) -> Iterator[FileChunk | FileEnd]:
     """Yield the whole chunks of a file, and last where it is cut, if it is.
 
     The payloads are not read here but for their checksums.
@@ -99,19 +84,19 @@ def scan(file: BinaryIO, name: str) -> Iterator[Chunk | Cut]:
         file.seek(at)
         raw = file.read(_HEAD.size)
         if len(raw) < _HEAD.size:
-            yield Cut(at, "ends in the head of a chunk")
+            yield FileEnd(at, "ends in the head of a chunk")
             return
         mark, kind, rows, nbytes, crc, head_crc = _HEAD.unpack(raw)
         if mark != _MARK or zlib.crc32(raw[:-4]) != head_crc:
-            yield Cut(at, "has a chunk whose head is not whole")
+            yield FileEnd(at, "has a chunk whose head is not whole")
             return
         if nbytes > end - at - _HEAD.size:
-            yield Cut(at, "ends in the midst of a chunk")
+            yield FileEnd(at, "ends in the midst of a chunk")
             return
         if _crc_of(file, nbytes) != crc:
-            yield Cut(at, "has a chunk whose checksum is wrong")
+            yield FileEnd(at, "has a chunk whose checksum is wrong")
             return
-        yield Chunk(kind, rows, at + _HEAD.size, nbytes)
+        yield FileChunk(kind, rows, at + _HEAD.size, nbytes)
         at += _HEAD.size + nbytes
 
 
@@ -125,7 +110,7 @@ def _crc_of(file: BinaryIO, nbytes: int) -> int:
     return crc
 
 
-def document_of(file: BinaryIO, chunk: Chunk, name: str) -> Mapping[str, Any]:
+def document_of(file: BinaryIO, chunk: FileChunk, name: str) -> Mapping[str, Any]:
     """Return the facts of a chunk."""
     where = f"{name}: byte {chunk.at}"
     if chunk.nbytes > MOST_META_BYTES:
@@ -142,7 +127,7 @@ def document_of(file: BinaryIO, chunk: Chunk, name: str) -> Mapping[str, Any]:
     return document
 
 
-def table_of(file: BinaryIO, chunk: Chunk, name: str, into: Table) -> None:
+def table_of(file: BinaryIO, chunk: FileChunk, name: str, into: Table) -> None:
     """Read the rows of a chunk into a part of a table: as many."""
     where = f"{name}: byte {chunk.at}"
     file.seek(chunk.at)
@@ -166,7 +151,7 @@ def table_of(file: BinaryIO, chunk: Chunk, name: str, into: Table) -> None:
 
 
 def _columns(
-    file: BinaryIO, chunk: Chunk, where: str
+    file: BinaryIO, chunk: FileChunk, where: str
 ) -> tuple[list[tuple[str, np.dtype[Any]]], int]:
     """Return the names and types of a chunk's columns, and where those begin."""
     raw = file.read(8) if chunk.nbytes >= 8 else b""

@@ -24,8 +24,6 @@ from stretto.trace.tables import (
     Table,
 )
 
-__all__ = ["EXPLAINED", "Collector", "Taken", "take"]
-
 EXPLAINED = np.dtype(
     [
         ("kind", "<i2"),

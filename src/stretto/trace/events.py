@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "Event"]
-
 KINDS = ("collective", "move", "signal", "wait", "fault", "host")
 """A whole call; data moved or combined; a flag raised; time spent waiting for one;
 something that failed; work of the host around a call."""
@@ -34,13 +32,3 @@ class Event:
     epoch: int = 0
     detail: str = ""
     """The step as the plan prints it, or the author's line."""
-
-    @property
-    def duration_us(self) -> float:
-        """Return how long it took."""
-        return self.t1_us - self.t0_us
-
-    @property
-    def gbytes_per_s(self) -> float:
-        """Return the rate at which its bytes moved; 0 when it took no time."""
-        return self.nbytes / self.duration_us / 1e3 if self.duration_us > 0 else 0.0

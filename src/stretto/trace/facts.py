@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from stretto.errors import TraceError
-from stretto.trace.tables import CallKind, Comm, Dropped, RankInfo, Run, Wait
-
-__all__ = ["Facts", "read_facts", "read_list", "spell_facts"]
+from stretto.trace.tables import CallKind, Comm, Dropped, LaneWait, RankInfo, Run
 
 T = TypeVar("T")
 _MOST = 1 << 62
@@ -18,7 +16,7 @@ _LISTS: dict[str, Any] = {
     "comms": Comm,
     "kinds": CallKind,
     "dropped": Dropped,
-    "waits": Wait,
+    "waits": LaneWait,
 }
 
 
@@ -30,7 +28,7 @@ class Facts:
     comms: list[Comm] = dataclasses.field(default_factory=list)
     kinds: list[CallKind] = dataclasses.field(default_factory=list)
     dropped: list[Dropped] = dataclasses.field(default_factory=list)
-    waits: list[Wait] = dataclasses.field(default_factory=list)
+    waits: list[LaneWait] = dataclasses.field(default_factory=list)
     run: Run = dataclasses.field(default_factory=Run)
 
 

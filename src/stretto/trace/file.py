@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -22,8 +21,8 @@ from stretto.trace.chunks import (
     MAGIC,
     META,
     STEPS,
-    Chunk,
-    Cut,
+    FileChunk,
+    FileEnd,
     document_of,
     meta_bytes,
     scan,
@@ -41,18 +40,15 @@ from stretto.trace.tables import (
     Dropped,
     RankInfo,
     Recording,
-    Run,
     Table,
-    Wait,
 )
-
-__all__ = ["MOST_EVENTS", "SUFFIX", "TraceFile", "read", "write"]
 
 SUFFIX = ".trace"
 MOST_EVENTS = 200_000_000
 """Events of one recording; more would not fit in most memories."""
 _ROWS = 1 << 16
 """Rows of a chunk that is written whole."""
+_OfRank = TypeVar("_OfRank", RankInfo, Dropped)
 
 
 class TraceFile:
@@ -73,19 +69,12 @@ class TraceFile:
         """Append steps."""
         self._append(table_bytes(rows.astype(STEP, copy=False)), len(rows))
 
-    def facts(
-        self,
-        *,
-        ranks: Sequence[RankInfo] = (),
-        comms: Sequence[Comm] = (),
-        kinds: Sequence[CallKind] = (),
-        dropped: Sequence[Dropped] = (),
-        waits: Sequence[Wait] = (),
-        run: Run | None = None,
-    ) -> None:
-        """Append what is known now; calls refer to comms and kinds by their number."""
-        facts = Facts([*ranks], [*comms], [*kinds], [*dropped], [*waits], run or Run())
-        self._append(meta_bytes(spell_facts(facts)), 1)
+    def facts(self, **known: Any) -> None:
+        """Append what is known now, by the names of `Facts`.
+
+        Calls refer to communicators and kinds by their number.
+        """
+        self._append(meta_bytes(spell_facts(Facts(**known))), 1)
 
     def _append(self, chunk: bytes, rows: int) -> None:
         if rows:
@@ -100,12 +89,7 @@ class TraceFile:
         """Return itself; leaving the block closes it."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the file."""
         self.close()
 
@@ -116,14 +100,7 @@ def write(path: str | Path, recording: Recording) -> None:
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with TraceFile(half) as file:
-            file.facts(
-                ranks=recording.ranks,
-                comms=recording.comms,
-                kinds=recording.kinds,
-                dropped=recording.dropped,
-                waits=recording.waits,
-                run=recording.run,
-            )
+            file.facts(**{f.name: getattr(recording, f.name) for f in fields(Facts)})
             for at in range(0, len(recording.calls), _ROWS):
                 file.calls(recording.calls[at : at + _ROWS])
             for at in range(0, len(recording.steps), _ROWS):
@@ -146,7 +123,7 @@ def read(path: str | Path) -> Recording:
 def _read(file: BinaryIO, name: str) -> Recording:
     facts, tables, cut = Facts(), [], ""
     for chunk in scan(file, name):
-        if isinstance(chunk, Cut):
+        if isinstance(chunk, FileEnd):
             cut = f"{name} {chunk.why}, at byte {chunk.at}; what follows is not read"
         elif chunk.kind == META:
             where = f"{name}: byte {chunk.at}"
@@ -157,7 +134,7 @@ def _read(file: BinaryIO, name: str) -> Recording:
     recording = Recording(
         calls=_joined(file, name, [c for c in tables if c.kind == CALLS], CALL),
         steps=_joined(file, name, [c for c in tables if c.kind == STEPS], STEP),
-        ranks=_unique(facts.ranks, name),
+        ranks=_last(facts.ranks),
         comms=tuple(facts.comms),
         kinds=tuple(facts.kinds),
         run=facts.run,
@@ -170,7 +147,7 @@ def _read(file: BinaryIO, name: str) -> Recording:
     return recording
 
 
-def _refuse_rows(chunk: Chunk, name: str) -> None:
+def _refuse_rows(chunk: FileChunk, name: str) -> None:
     """Refuse rows that the chunk is too small for, before there is memory for them."""
     if chunk.rows * CALL.itemsize > chunk.nbytes:
         raise TraceError(
@@ -180,7 +157,7 @@ def _refuse_rows(chunk: Chunk, name: str) -> None:
 
 
 def _joined(
-    file: BinaryIO, name: str, chunks: Sequence[Chunk], dtype: np.dtype
+    file: BinaryIO, name: str, chunks: Sequence[FileChunk], dtype: np.dtype
 ) -> Table:
     total = sum(chunk.rows for chunk in chunks)
     if total > MOST_EVENTS:
@@ -192,14 +169,9 @@ def _joined(
     return table
 
 
-def _unique(ranks: Sequence[RankInfo], name: str) -> tuple[RankInfo, ...]:
+def _last(said: Sequence[_OfRank]) -> tuple[_OfRank, ...]:
     """Return what was said last of each rank, by rank."""
-    by_rank = {info.rank: info for info in ranks}
-    return tuple(by_rank[rank] for rank in sorted(by_rank))
-
-
-def _last(dropped: Sequence[Dropped]) -> tuple[Dropped, ...]:
-    by_rank = {one.rank: one for one in dropped}
+    by_rank = {one.rank: one for one in said}
     return tuple(by_rank[rank] for rank in sorted(by_rank))
 
 

@@ -15,8 +15,6 @@ from stretto.trace.file import SUFFIX, read, renumbered
 from stretto.trace.snapshot import snapshot
 from stretto.trace.tables import CALL, STEP, CallKind, Comm, Recording, Run
 
-__all__ = ["merge", "read_all"]
-
 
 def merge(recordings: Sequence[Recording]) -> Recording:
     """Return several recordings as one, its times on the first host's clock."""

@@ -25,22 +25,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from stretto._version import __version__
+from stretto.errors import SharedMemoryError
 from stretto.trace.collector import Collector, Taken, take
 from stretto.trace.ringfile import RingFile
 from stretto.trace.rings import Ring, RingWord
 from stretto.trace.tables import CALL, STEP, CallKind, Comm, RankInfo, Recording, Run
-
-__all__ = [
-    "WAITS",
-    "Seen",
-    "add_source",
-    "blocked",
-    "close_ring",
-    "observe",
-    "open_ring",
-    "record",
-    "wants_steps",
-]
 
 FOLDER, STEPS = "STRETTO_TRACE", "STRETTO_TRACE_STEPS"
 _OFF = ("0", "off", "no")
@@ -88,7 +77,7 @@ class _Process:
             if ring is None:
                 try:
                     self._identify(rank, comm)
-                except OSError:  # no room for the file: nobody can look at this rank
+                except (OSError, SharedMemoryError):  # nobody can look at this rank
                     return None
                 assert self._file is not None, "it was just made"
                 capacity = _FEW_CALLS if few else _CALLS

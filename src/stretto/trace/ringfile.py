@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
-import tempfile
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.errors import SharedMemoryError
+from stretto.fabric.memory import PAGE, Mapping, create_file, keep_room, open_file
 from stretto.trace.rings import (
     DIRECTORY_BYTES,
     ENTRY_WORDS,
@@ -26,15 +25,12 @@ from stretto.trace.rings import (
     MAGIC,
     MOST_RINGS,
     NAME,
-    PAGE,
     TEXT_AT,
     FileWord,
     Ring,
     size_of,
 )
 from stretto.trace.tables import Comm
-
-__all__ = ["RingFile"]
 
 SEGMENT_BYTES = 1 << 25
 """By so much the file grows; what is not touched takes no memory."""
@@ -45,14 +41,14 @@ KEPT_CLOSED = 8
 class RingFile:
     """The file of a process: its rings, found by whoever may read the process."""
 
-    def __init__(self, about: Mapping[str, Any], folder: Path | None = None) -> None:
+    def __init__(self, about: dict[str, Any], folder: Path | None = None) -> None:
         """Make it; in a folder it has a name, and is there until it is closed."""
         self.path: Path | None = None
         self._fd = self._make(folder)
         try:
             self._segment, self._used = self._map(0, HEAD_BYTES + DIRECTORY_BYTES)
-        except OSError:
-            os.close(self._fd)
+        except (OSError, SharedMemoryError):
+            self.close()
             raise
         self._start = 0
         """Where in the file the last segment begins."""
@@ -77,18 +73,20 @@ class RingFile:
     def _make(self, folder: Path | None) -> int:
         if folder is not None:
             self.path = folder / f"{os.getpid()}.rings"
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            return os.open(self.path, flags, 0o600)
-        if hasattr(os, "memfd_create"):
-            return os.memfd_create(NAME, os.MFD_CLOEXEC)
-        with tempfile.TemporaryFile() as file:
-            return os.dup(file.fileno())
+            return open_file(self.path, is_new=True)
+        return create_file(0, NAME)
 
     def _map(self, at: int, nbytes: int) -> tuple[NDArray[np.uint8], int]:
         """Return a new segment of the file that has such room, and how much it has."""
         size = max(SEGMENT_BYTES, -(-nbytes // PAGE) * PAGE)
         os.ftruncate(self._fd, at + size)
-        return np.frombuffer(mmap.mmap(self._fd, size, offset=at), np.uint8), nbytes
+        self._keep_room(at, nbytes)
+        return Mapping(self._fd, size, at).array, nbytes
+
+    def _keep_room(self, at: int, nbytes: int) -> None:
+        """Take room for what is written: a full disk is no reason for a signal."""
+        if self.path is not None:
+            keep_room(self._fd, at, nbytes)
 
     def open(self, comm: Comm, rank: int, capacity: int) -> Ring | None:
         """Return a new ring, or None: there are too many, or there is no memory.
@@ -99,7 +97,7 @@ class RingFile:
         with self._lock:
             try:
                 place = self._place(size_of(comm, capacity))
-            except (OSError, ValueError):
+            except (OSError, SharedMemoryError):
                 return None
             if place is None:
                 return None
@@ -130,7 +128,9 @@ class RingFile:
             self._segment, self._used = self._map(start, nbytes)
             self._start, at = start, 0
         else:
-            at, self._used = self._used, self._used + nbytes
+            at = self._used
+            self._keep_room(self._start + at, nbytes)
+            self._used += nbytes
         self._entries[entry, :2] = self._start + at, nbytes
         return entry, self._segment[at : at + nbytes]
 

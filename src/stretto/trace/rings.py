@@ -15,10 +15,7 @@ Steps are in memory of the process alone: only it reads them (recording.py).
 
 from __future__ import annotations
 
-import enum
 import json
-import mmap
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -27,20 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.fabric.jit.words import Words
+from stretto.fabric.memory import PAGE
 from stretto.trace.tables import CallKind, Comm
-
-__all__ = [
-    "ABI",
-    "MAGIC",
-    "NAME",
-    "RECORD_WORDS",
-    "CallWord",
-    "FileWord",
-    "Ring",
-    "RingWord",
-    "StepWord",
-    "size_of",
-]
 
 ABI = 1
 """Changes with the meaning of any word here; the CPU interpreter has it compiled in."""
@@ -59,10 +45,9 @@ MOST_LANES = 8
 WAITS_BYTES = 8192
 KINDS = 256
 KIND_BYTES = 1024
-PAGE = mmap.ALLOCATIONGRANULARITY
 
 
-class FileWord(enum.IntEnum):
+class FileWord(Words):
     """Words of the file's head, after its magic."""
 
     PID = 2
@@ -70,7 +55,7 @@ class FileWord(enum.IntEnum):
     """Entries of the directory that are in use: `offset, nbytes, state, number`."""
 
 
-class RingWord(enum.IntEnum):
+class RingWord(Words):
     """Words at the start of a ring."""
 
     HEAD = 0
@@ -105,7 +90,7 @@ class RingWord(enum.IntEnum):
     """Two words for the system's clock."""
 
 
-class CallWord(enum.IntEnum):
+class CallWord(Words):
     """Words of a call's record."""
 
     SEQ = 0
@@ -117,7 +102,7 @@ class CallWord(enum.IntEnum):
     STATE = 6
 
 
-class StepWord(enum.IntEnum):
+class StepWord(Words):
     """Words of a step's record: numbers that the kind of its call explains."""
 
     SEQ = 0
@@ -217,23 +202,6 @@ class Ring:
         """Write the end of a call that `begin` has written."""
         self._records[at + 5] = time.monotonic_ns()
         self._records[at + 6] = state
-
-    def noter(self, kind: int) -> Callable[[int], None]:
-        """Return what notes that a call was enqueued, on a stream, in one stroke."""
-        word, mask, now_ns = self._word, self.capacity - 1, time.monotonic_ns
-        pack, buffer = struct.Struct("7q").pack_into, self._records.cast("B")
-
-        def note(stream: int) -> None:
-            number = word[0] + 1
-            now = word[3]
-            if now:
-                word[3] = 0
-            else:
-                now = now_ns()
-            pack(buffer, (number & mask) << 6, number, kind, stream, now, 0, 0, 3)
-            word[0] = number
-
-        return note
 
     def fail(self) -> None:
         """Say of the last call that it has failed."""

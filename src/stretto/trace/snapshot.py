@@ -38,13 +38,11 @@ from stretto.trace.tables import (
     STATES,
     CallKind,
     Comm,
+    LaneWait,
     RankInfo,
     Recording,
     Table,
-    Wait,
 )
-
-__all__ = ["calls_of_records", "snapshot", "snapshot_of_pid"]
 
 _MOST_BYTES = 1 << 34
 
@@ -131,7 +129,7 @@ class _Reader:
         comms: dict[Comm, int] = {}
         kinds: dict[CallKind, int] = {}
         calls: list[Table] = []
-        waits: list[Wait] = []
+        waits: list[LaneWait] = []
         for at in self._rings():
             words = self._words(at, RING_WORDS)
             place = f"{self._name}: ring at {at}"
@@ -203,7 +201,7 @@ class _Reader:
         comm: int,
         place: str,
         records: NDArray[np.int64],
-    ) -> list[Wait]:
+    ) -> list[LaneWait]:
         """Return what the rank waits for, where that is said of its last call."""
         if not len(records) or records[-1, 6] == 1:
             return []
@@ -213,7 +211,7 @@ class _Reader:
                 return []
             try:
                 said = self._text(at + int(words[RingWord.WAITS_AT]), WAITS_BYTES)
-                found = read_list(Wait, said, place)
+                found = read_list(LaneWait, said, place)
             except TraceError:
                 continue
             if before == int(self._words(at, RING_WORDS)[RingWord.WAITS]):

@@ -13,23 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "CALL",
-    "NOBODY",
-    "STATES",
-    "STEP",
-    "STEP_KINDS",
-    "UNKNOWN_NS",
-    "CallKind",
-    "Comm",
-    "Dropped",
-    "RankInfo",
-    "Recording",
-    "Run",
-    "Table",
-    "Wait",
-]
-
 Table: TypeAlias = NDArray[Any]
 """A structured array, of `CALL` or of `STEP`."""
 
@@ -173,7 +156,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class LaneWait:
     """What a lane of a rank waited for, when it was last looked at."""
 
     rank: int
@@ -204,7 +187,7 @@ class Recording:
     kinds: tuple[CallKind, ...] = ()
     run: Run = field(default_factory=Run)
     dropped: tuple[Dropped, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    waits: tuple[LaneWait, ...] = ()
     """Of calls that were under way when it was made."""
     cut: tuple[str, ...] = ()
     """What could not be read, in words: files that end in the midst of a chunk."""

@@ -2,10 +2,10 @@
 
 from stretto.watch.attach import attached, tell_why
 from stretto.watch.columns import dense_ids, nearest_rank, ordered, places_by
-from stretto.watch.diagnose import Chain, Diagnosis, Finding, Member, diagnose
+from stretto.watch.diagnose import Chain, Diagnosis, Finding, Involved, diagnose
 from stretto.watch.inspector import inspector_lines, read_inspector
 from stretto.watch.lateness import Late, arrivals, lateness
-from stretto.watch.links import Link, links
+from stretto.watch.links import LinkTraffic, links
 from stretto.watch.page import page, spell_ranks
 from stretto.watch.perfetto import flows, write_perfetto
 from stretto.watch.prometheus import prometheus_lines
@@ -15,8 +15,8 @@ from stretto.watch.standing import Stand, stands
 from stretto.watch.summary import (
     Model,
     RankShare,
-    Row,
     Summary,
+    SummaryRow,
     summarise,
 )
 
@@ -24,14 +24,14 @@ __all__ = [
     "Chain",
     "Diagnosis",
     "Finding",
+    "Involved",
     "Late",
-    "Link",
-    "Member",
+    "LinkTraffic",
     "Model",
     "RankShare",
-    "Row",
     "Stand",
     "Summary",
+    "SummaryRow",
     "arrivals",
     "attached",
     "dense_ids",

@@ -12,8 +12,6 @@ from stretto.trace import MONOTONIC, Recording, merge, snapshot_of_pid
 from stretto.watch.diagnose import diagnose
 from stretto.watch.page import page
 
-__all__ = ["attached", "tell_why"]
-
 
 def attached(pid: int) -> Recording:
     """Return the last calls of a process, and of those here that share its job.

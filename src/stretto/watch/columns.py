@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["dense_ids", "nearest_rank", "ordered", "places_by", "size_class"]
-
 
 def dense_ids(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the distinct values, rising, and the place of every value among them.

@@ -17,8 +17,6 @@ import numpy as np
 from stretto.trace import Recording
 from stretto.watch.standing import Stand, current, stands
 
-__all__ = ["Chain", "Diagnosis", "Finding", "Member", "diagnose"]
-
 _MOST_CHAIN = 32
 _FRESH_NS = {False: 1_000_000, True: 1_000_000_000}
 """What has lasted no longer is no finding; hosts may enqueue far ahead of others."""
@@ -27,7 +25,7 @@ TRANSFER = "p2p_missing_counterpart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Involved:
     """What one rank has to do with a finding."""
 
     rank: int
@@ -70,7 +68,7 @@ class Finding:
     size: int
     inside: int
     """How many ranks are in it, of `size`."""
-    odd: tuple[Member, ...]
+    odd: tuple[Involved, ...]
     """Those to look at: fewer than the others, where there is a majority."""
     unknown: tuple[int, ...] = ()
     """World ranks of which nothing is known."""
@@ -142,7 +140,7 @@ class _View:
         if len(here) < len(comm.members) and self._is_fresh(here):
             return None
         call = Counter(one.call for one in here).most_common(1)[0][0]
-        odd: list[Member] = []
+        odd: list[Involved] = []
         for one in each:
             if one.seq == seq and one.is_inside and one.call == call:
                 continue
@@ -182,7 +180,7 @@ class _View:
             for one in here
         )
 
-    def _member(self, one: Stand, seq: int, call: str) -> Member:
+    def _member(self, one: Stand, seq: int, call: str) -> Involved:
         since, how = one.start or one.enqueue, "stuck"
         if one.seq < seq:
             how, since = "absent", one.end or one.enqueue
@@ -197,7 +195,7 @@ class _View:
         if how == "elsewhere":
             said = self._kind_at(one, seq) or one.call
         waits = set(self._awaited(one))
-        return Member(
+        return Involved(
             rank=one.world,
             how=how,
             call=said,

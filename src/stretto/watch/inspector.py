@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from stretto._version import __version__
-from stretto.collectives import bus_factor
 from stretto.errors import TraceError
+from stretto.program.collectives import bus_factor
 from stretto.trace import CALL, WAITS, CallKind, Comm, RankInfo, Recording, Run
-
-__all__ = ["inspector_lines", "read_inspector"]
 
 _FORMAT = "v4.0"
 _NAMES = {

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from stretto.watch.columns import dense_ids, nearest_rank, ordered, places_by
 
-__all__ = ["Late", "Meetings", "arrivals", "by_rank", "lateness"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:

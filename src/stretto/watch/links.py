@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from stretto.trace import STEP_KINDS, Recording
 
-__all__ = ["SLOW", "Link", "links"]
-
 SLOW = 0.5
 """A link is slow when its rate is below that part of the median of all."""
 _PUTS = ("put", "put_packets", "hop_put", "transfer")
@@ -23,7 +21,7 @@ _GETS = ("get",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class LinkTraffic:
     """What went from a rank to another. Ranks are of the world."""
 
     src: int
@@ -39,7 +37,7 @@ class Link:
     is_slow: bool = False
 
 
-def links(recording: Recording) -> list[Link]:
+def links(recording: Recording) -> list[LinkTraffic]:
     """Return all links that steps tell of, the slowest first."""
     steps: NDArray[Any] = recording.steps
     steps = steps[steps["peer"] >= 0]
@@ -69,7 +67,7 @@ def links(recording: Recording) -> list[Link]:
     rates = _rates(some, (steps["nbytes"] / took)[moved], long)
     usual = float(np.median(rates[rates > 0])) if (rates > 0).any() else 0.0
     found = [
-        Link(
+        LinkTraffic(
             src=int(place) // many,
             dst=int(place) % many,
             nbytes=int(volume[i]),

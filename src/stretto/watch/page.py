@@ -14,10 +14,8 @@ from stretto.watch.diagnose import (
     Chain,
     Diagnosis,
     Finding,
-    Member,
+    Involved,
 )
-
-__all__ = ["page", "spell_ranks"]
 
 _MOST_LINES = 12
 _MOST_RANKS = 16
@@ -77,7 +75,7 @@ def _finding(one: Finding) -> Iterator[str]:
         yield f"  because: {_chain(chain)}"
 
 
-def _member(one: Member) -> str:
+def _member(one: Involved) -> str:
     said = f"rank {one.rank} {_HOW[one.how]}"
     if one.how == "stuck":
         said += f" for {spell_ranks(one.waits_for)}" if one.waits_for else ""

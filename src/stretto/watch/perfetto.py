@@ -18,8 +18,6 @@ from stretto.caches import private
 from stretto.trace import STATES, STEP_KINDS, CallKind, Comm, Recording
 from stretto.watch.wire import fixed, nested, text, varint, whole
 
-__all__ = ["MOST_SLICES", "flows", "write_perfetto"]
-
 MOST_SLICES = 2_000_000
 """What a browser holds with ease; of more, the last are written."""
 

@@ -8,8 +8,6 @@ from stretto._version import __version__
 from stretto.trace import Recording
 from stretto.watch.summary import Summary
 
-__all__ = ["prometheus_lines"]
-
 _METRICS = (
     ("stretto_calls_total", "counter", "Calls of a collective."),
     ("stretto_bus_bandwidth_gbs", "gauge", "Bus bandwidth by the median time, GB/s."),

@@ -8,8 +8,6 @@ from typing import Any
 from stretto.trace import UNKNOWN_NS, Recording
 from stretto.watch.summary import Summary
 
-__all__ = ["head", "rows_of"]
-
 _MOST = 12
 
 

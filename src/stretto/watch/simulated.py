@@ -19,8 +19,6 @@ from stretto.trace import (
     Run,
 )
 
-__all__ = ["simulated"]
-
 
 def simulated(
     events: Iterable[Event], kind: CallKind, num_ranks: int, *, machine: str = ""

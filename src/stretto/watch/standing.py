@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.trace import STATES, CallKind, Comm, Recording, Wait
-
-__all__ = ["Stand", "current", "stands"]
+from stretto.trace import STATES, CallKind, Comm, LaneWait, Recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +24,7 @@ class Stand:
     enqueue: int = 0
     start: int = 0
     end: int = 0
-    waits: tuple[Wait, ...] = ()
+    waits: tuple[LaneWait, ...] = ()
 
     @property
     def is_inside(self) -> bool:
@@ -63,7 +61,7 @@ def stands(recording: Recording) -> list[list[Stand]]:
         )
         for row in order[ends].tolist():
             last[int(calls["comm"][row]), int(calls["rank"][row])] = row
-    waits: dict[tuple[int, int, int], list[Wait]] = {}
+    waits: dict[tuple[int, int, int], list[LaneWait]] = {}
     for wait in recording.waits:
         waits.setdefault((wait.comm, wait.rank, wait.seq), []).append(wait)
     return [
@@ -82,7 +80,7 @@ def _stand(
     comm: Comm,
     world: int,
     row: int | None,
-    waits: dict[tuple[int, int, int], list[Wait]],
+    waits: dict[tuple[int, int, int], list[LaneWait]],
 ) -> Stand:
     rank = comm.members.index(world)
     if row is None:

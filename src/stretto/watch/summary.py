@@ -13,19 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.collectives import bus_factor
+from stretto.program.collectives import bus_factor
 from stretto.trace import WAITS, CallKind, Recording
 from stretto.watch.columns import nearest_rank, ordered, places_by, size_class
 from stretto.watch.lateness import Late, Meetings, by_rank, lateness
-from stretto.watch.links import Link, links
-
-__all__ = [
-    "Model",
-    "RankShare",
-    "Row",
-    "Summary",
-    "summarise",
-]
+from stretto.watch.links import LinkTraffic, links
 
 Model: TypeAlias = Callable[[CallKind, int], float]
 """What a call of a kind takes on so many ranks, in us, as a model says; 0: unknown."""
@@ -34,7 +26,7 @@ _DONE = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SummaryRow:
     """Calls of one collective, in one class of sizes, in one communicator."""
 
     collective: str
@@ -78,7 +70,7 @@ class RankShare:
 class Summary:
     """A recording in numbers."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[SummaryRow, ...] = ()
     """The ones that took longest first."""
     late: tuple[Late, ...] = ()
     """Those who kept others longest first."""
@@ -88,7 +80,7 @@ class Summary:
     unfinished: int = 0
     failed: int = 0
     span_s: float = 0.0
-    links: tuple[Link, ...] = ()
+    links: tuple[LinkTraffic, ...] = ()
     """What steps have moved between ranks, the slowest first."""
 
 
@@ -138,7 +130,7 @@ def _rows(
     calls: NDArray[Any],
     meetings: Meetings,
     model: Model | None,
-) -> list[Row]:
+) -> list[SummaryRow]:
     """Return the table: rows in the order of the time that they took."""
     group, groups = _groups(recording, calls)
     length = calls["end"] - calls["start"]
@@ -161,7 +153,7 @@ def _rows(
         said = [recording.kinds[k] for k in kinds]
         modelled = [model(kind, n) for kind in said] if model else []
         rows.append(
-            Row(
+            SummaryRow(
                 collective=collective,
                 comm=recording.comms[comm].name,
                 num_ranks=n,

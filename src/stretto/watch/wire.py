@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["fixed", "nested", "text", "varint", "whole"]
-
 
 def varint(value: int) -> bytes:
     """Return a number in groups of seven bits, the lowest first.

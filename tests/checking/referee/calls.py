@@ -18,9 +18,9 @@ from tests.checking.referee.values import Values
 from tests.checking.referee.verdict import Fault, Outcome
 from tests.checking.referee.wanted import Buffers, buffers, from_program
 
-from stretto import collectives
-from stretto.ir import Program
-from stretto.plan import BufferRun, Groups, Plan
+from stretto.compiler.plan import BufferRun, Groups, Plan
+from stretto.program import collectives
+from stretto.program.ir import Program
 
 __all__ = ["Call", "LaidOut", "Want", "check_program", "lay_out", "wanted"]
 
@@ -227,7 +227,7 @@ def _by_program(
     kind, shape = collectives.get(program.collective), shape_of(program)
     symbols = _symbols(program, counts)
 
-    def chunks(runs: Sequence[collectives.Run]) -> list[int]:
+    def chunks(runs: Sequence[collectives.SymbolRun]) -> list[int]:
         return [symbols[r.first + i] for r in runs for i in range(r.stop - r.start)]
 
     ranks = range(program.num_ranks)

@@ -38,11 +38,11 @@ from tests.checking.referee.scopes import (
 from tests.checking.referee.subjects import catalogue, listed
 from tests.checking.referee.verdict import Fault, Outcome, Verdict
 
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Plan, Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import StrettoError
-from stretto.ir import Program, Verified
-from stretto.lower import lower
-from stretto.plan import Plan, Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program.ir import Program, Verified
 
 __all__ = ["TASKS", "Found", "catalogue", "refusal_class", "run_task"]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tests.checking.referee.calls import LaidOut
 from tests.checking.referee.verdict import Fault, Outcome
 
-from stretto.plan import Loc, Space
+from stretto.compiler.plan import Loc, Space
 
 __all__ = ["PLAIN", "Cells"]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from stretto import collectives
-from stretto.collectives import Shape
-from stretto.ir import INPUT, OUTPUT, Op, Program, Ref, freeze
+from stretto.program import collectives
+from stretto.program.collectives import Shape
+from stretto.program.ir import INPUT, OUTPUT, Op, Program, Ref, freeze
 
 __all__ = ["draw_program"]
 

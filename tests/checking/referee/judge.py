@@ -10,8 +10,8 @@ from tests.checking.referee.orders import run_ordered
 from tests.checking.referee.scopes import scopes, unequal
 from tests.checking.referee.verdict import Fault, Outcome, Verdict
 
-from stretto.ir import Program
-from stretto.plan import Plan
+from stretto.compiler.plan import Plan
+from stretto.program.ir import Program
 
 __all__ = ["judge", "judge_plan", "program_verdict"]
 

@@ -26,7 +26,7 @@ from tests.checking.referee.calls import Call, LaidOut
 from tests.checking.referee.cells import Cells
 from tests.checking.referee.verdict import Fault, Outcome
 
-from stretto.plan import Move, Signal, Space, Step, Wait
+from stretto.compiler.plan import Move, Signal, Space, Step, Wait
 
 __all__ = ["Body", "Lanes", "Ways", "in_turn"]
 

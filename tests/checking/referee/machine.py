@@ -30,7 +30,7 @@ from tests.checking.referee.cells import PLAIN
 from tests.checking.referee.frame import frame_of
 from tests.checking.referee.lanes import Ways
 
-from stretto.plan import spell_step
+from stretto.compiler.plan import spell_step
 
 __all__ = [
     "GIVE", "LOAD", "MEET", "NOWHERE", "PLAIN", "PUT", "SIGNAL", "STORE", "TAKE",

@@ -6,7 +6,7 @@ are run, and not as the rewrite put them together for its proof:
     batched     a kernel of one tile, and (of a plan that is `closed`) of several
     in_halves   a kernel, then copies, each by an engine of its own, then a barrier;
                 and (of a plan that is `closed`) a kernel of several tiles before them
-    copied      copies between barriers, or between signals and waits
+    copied      copies between barriers
 
 Copies of a batch run in any order: each is an agent, and they meet before and after.
 A copy is whole, in however many tiles a kernel runs before it; what has copies is
@@ -25,17 +25,17 @@ from tests.checking.referee.judge import judge
 from tests.checking.referee.scopes import paired, touches_peers, unequal
 from tests.checking.referee.verdict import Outcome, Verdict
 
-from stretto.ir import Program, Verified
-from stretto.lower import (
-    batched,
-    check_closed,
-    closed,
-    copied,
+from stretto.compiler.plan import (
+    Groups,
+    Plan,
+    ProvedPlan,
+    Signal,
+    Step,
+    Wait,
     hands_round_on_engine,
-    in_halves,
 )
-from stretto.plan import Groups, Plan, Signal, Step, Wait
-from stretto.verify import verify_plan
+from stretto.compiler.verify import check_closed, verify_plan
+from stretto.program.ir import Program
 
 __all__ = ["ON_ENGINE", "Rewritten", "judge_rewritten", "mutants_of", "rewrites_of"]
 
@@ -61,7 +61,7 @@ class Rewritten:
     tiles: bool = False
     """Whether it runs in several tiles too."""
 
-    def prove(self, means: Verified[Plan]) -> Verified[Plan]:
+    def prove(self, means: ProvedPlan) -> ProvedPlan:
         """Prove it as the rewrite has to, or raise `PlanError`."""
         every = self.copies is not None and not any(self.copies)
         if self.copies is not None and self.tiles:
@@ -79,7 +79,7 @@ class Rewritten:
         return replace(self.plan, ranks=ranks)
 
 
-def rewrites_of(proved: Verified[Plan]) -> Iterator[Rewritten]:
+def rewrites_of(proved: ProvedPlan) -> Iterator[Rewritten]:
     """Yield what executors make of a plan; `PlanError` when a rewrite refuses it."""
     plan = proved.value
     if plan.schedule.protocol == "engine":
@@ -90,11 +90,11 @@ def rewrites_of(proved: Verified[Plan]) -> Iterator[Rewritten]:
         yield replace(several, tiles=True)
     else:
         yield _of_kernel("batched", proved)
-        yield replace(_of_kernel("closed", closed(proved)), tiles=True)
+        yield replace(_of_kernel("closed", proved.closed()), tiles=True)
 
 
-def _of_kernel(how: str, proved: Verified[Plan]) -> Rewritten:
-    made = batched(proved)
+def _of_kernel(how: str, proved: ProvedPlan) -> Rewritten:
+    made = proved.batched()
     ranks = [
         [_steps(made.batches(rank, lane)) for lane in range(len(lanes))]
         for rank, lanes in enumerate(proved.value.ranks)
@@ -103,9 +103,9 @@ def _of_kernel(how: str, proved: Verified[Plan]) -> Rewritten:
 
 
 def _of_halves(
-    how: str, proved: Verified[Plan], *, several_tiles: bool = False
+    how: str, proved: ProvedPlan, *, several_tiles: bool = False
 ) -> Rewritten:
-    halves = in_halves(proved, several_tiles=several_tiles)
+    halves = proved.in_halves(several_tiles=several_tiles)
     n = proved.value.num_ranks
     said = {
         (rank, step.rank): step.n
@@ -127,16 +127,14 @@ def _of_halves(
     )
 
 
-def _of_engines(proved: Verified[Plan]) -> Rewritten:
-    made = copied(proved)
+def _of_engines(proved: ProvedPlan) -> Rewritten:
+    made = proved.copied()
     n = proved.value.num_ranks
     ranks = []
     for rank in range(n):
-        steps = _steps(made.ranks[rank])
-        if made.once:
-            entered = {(a, b): 1 for a in range(n) for b in range(n)}
-            steps = [*_barrier(rank, n, {}), *steps, *_barrier(rank, n, entered)]
-        ranks.append([steps])
+        entered = {(a, b): 1 for a in range(n) for b in range(n)}
+        copies = _steps(made.ranks[rank])
+        ranks.append([[*_barrier(rank, n, {}), *copies, *_barrier(rank, n, entered)]])
     return Rewritten(
         how="copied",
         plan=_in_order(proved.value, ranks),

@@ -15,9 +15,9 @@ from typing import NamedTuple, cast
 from tests.checking.cases import shape_of
 from tests.checking.referee.calls import Call
 
-from stretto import collectives
-from stretto.ir import Program
-from stretto.plan import Move, Plan, Space
+from stretto.compiler.plan import Move, Plan, Space
+from stretto.program import collectives
+from stretto.program.ir import Program
 
 __all__ = ["Scope", "cut", "paired", "scopes", "touches_peers", "unequal"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.checking.cases import SCHEDULES, programs
 from tests.checking.groups import group_programs
 
-from stretto.ir import Program
+from stretto.program.ir import Program
 
 __all__ = ["catalogue", "listed"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from tests.checking.referee.values import Values
 
-from stretto.ir import INPUT, OUTPUT, Program
+from stretto.program.ir import INPUT, OUTPUT, Program
 
 __all__ = ["Buffers", "buffers", "from_program"]
 

@@ -4,13 +4,13 @@ import os
 import threading
 import types
 
+from stretto.bench.contender import Contender, PreparedCall
 from stretto.bench.ranks import run
-from stretto.bench.workload.contender import Prepared
 
 run._SILENT_S, run._DEADLINES = 1.5, 0.0
 
 
-class Peer:
+class Peer(Contender):
     """Gives what the oracle does, by stretto; in one case it does what it is for."""
 
     def __init__(self, setup, at, spoil):
@@ -18,11 +18,8 @@ class Peer:
 
     def prepare(self, case, x, out):
         if case.nbytes == self.at and self.rank == 1:
-            return Prepared(call=self.spoil, x=x, out=out)
-        return Prepared(call=lambda: None, x=x, out=out)
-
-    def close(self):
-        pass
+            return PreparedCall(call=self.spoil, x=x, out=out)
+        return PreparedCall(call=lambda: None, x=x, out=out)
 
 
 def dies():
@@ -40,12 +37,17 @@ def raises():
 SPOILS = {"gloo": (256, dies), "nixl": (1024, raises)}
 
 
-def get(name):
-    """Return a peer's module."""
-    if name == "nccl":  # it never opens
-        return types.SimpleNamespace(DEVICES=("cpu",), open_peer=lambda setup: hangs())
-    opened = lambda setup: Peer(setup, *SPOILS[name])  # noqa: E731
-    return types.SimpleNamespace(DEVICES=("cpu",), open_peer=opened)
+def get(name, kind):
+    """Return a peer; one of them never opens."""
+
+    class Found(Peer):
+        DEVICES = ("cpu",)
+
+        @classmethod
+        def open(cls, setup):
+            return hangs() if name == "nccl" else cls(setup, *SPOILS[name])
+
+    return Found
 
 
 def work(comm, task, say):

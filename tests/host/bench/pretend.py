@@ -13,7 +13,7 @@ from stretto.bench.measuring import precompile
 from stretto.bench.peers import _arrays, gloo
 from stretto.bench.ranks import run
 from stretto.bench.tune import job
-from stretto.calls import Communicator
+from stretto.runtime.calls import Communicator
 
 warmed = []
 
@@ -115,7 +115,7 @@ def raw_work(comm, task, say):
     """Be a rank whose arrays' library has no bfloat16: it shows raw bytes, as |V2."""
     pretend()
     _arrays._viewer = lambda kind: lambda t: t.view(torch.uint16).numpy().view("V2")
-    gloo.DEVICES = ("cpu", "cuda")
+    gloo.Gloo.DEVICES = ("cpu", "cuda")
     return run.work(comm, task, say)
 
 

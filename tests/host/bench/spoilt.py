@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 
-from stretto.bench.measuring.ours import Ours
+from stretto.bench.peers._ours import OurCalls
 from stretto.bench.tune import job
 
 HANGS, DIES = "all_reduce/ring push packets", "all_reduce/one_shot push bulk"
@@ -11,7 +11,7 @@ HANGS, DIES = "all_reduce/ring push packets", "all_reduce/one_shot push bulk"
 
 def work(comm, task, say):
     """Tune on this rank; rank 1 is where they are no good."""
-    prepare = Ours.prepare
+    prepare = OurCalls.prepare
 
     def spoiling(self, case, x, out):
         prepared = prepare(self, case, x, out)
@@ -21,8 +21,8 @@ def work(comm, task, say):
             return replace(prepared, call=lambda: os._exit(3))
         return prepared
 
-    Ours.prepare = spoiling
+    OurCalls.prepare = spoiling
     try:
         return job.work(comm, task, say)
     finally:
-        Ours.prepare = prepare
+        OurCalls.prepare = prepare

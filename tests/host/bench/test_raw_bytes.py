@@ -13,7 +13,7 @@ def test_arrays_of_a_library_without_the_type_are_measured_beside_a_peer(monkeyp
     """We are told what their bytes are, and PyTorch's peers get the tensor itself."""
     pytest.importorskip("torch", reason="the peer is PyTorch's")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    task = bench.Task(
+    task = bench.BenchTask(
         tests=("all_reduce", "latency"),
         sizes=(4096,),
         num_ranks=2,

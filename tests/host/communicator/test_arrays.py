@@ -6,7 +6,7 @@ import pytest
 
 import stretto
 from stretto import Communicator
-from stretto.collectives import narrow, widen
+from stretto.program.collectives import narrow, widen
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 

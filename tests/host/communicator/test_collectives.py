@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from tests.nightly import at_night
 
 import stretto
-from stretto import collectives
-from stretto.collectives import Operator, Shape, storage
+from stretto.program import collectives
+from stretto.program.collectives import Operator, Shape, storage
 from stretto.testing import draw, expected, largest_error, pairings, tolerance
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
@@ -139,7 +140,7 @@ def all_types(comm):
 
 def every_algorithm(comm):
     """Every algorithm of the catalogue, pinned, staged both ways and zero-copy."""
-    from stretto import algorithms
+    from stretto.program import algorithms
 
     wrong = []
     for name in algorithms.names():
@@ -166,21 +167,22 @@ def one_by_one(comm, *parts):
     return [part(comm) for part in parts]
 
 
-@pytest.mark.parametrize("num_ranks", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_every_collective_in_every_style(num_ranks):
-    """New, out, in place, strided, unaligned and registered arrays all are right."""
-    assert [[]] * num_ranks == stretto.spawn(all_styles, num_ranks=num_ranks)
+@pytest.mark.parametrize(
+    ("num_ranks", "parts"),
+    [
+        (1, [all_styles]),
+        (2, [all_types, every_algorithm]),
+        (3, [all_styles]),
+        at_night(2, [all_styles]),
+        at_night(3, [every_algorithm]),
+        at_night(4, [all_styles]),
+    ],
+)
+def test_every_collective_style_type_operator_and_pin(num_ranks, parts):
+    """New, out, in place, strided, unaligned and registered arrays all are right.
 
+    What makes sense together is combined right; a pinned schedule is obeyed.
+    """
+    found = stretto.spawn(one_by_one, *parts, num_ranks=num_ranks)
 
-def test_every_style_type_operator_and_pin_on_two_ranks():
-    """What makes sense together is combined right; a pinned schedule is obeyed."""
-    parts = all_styles, all_types, every_algorithm
-
-    assert [[[]] * 3] * 2 == stretto.spawn(one_by_one, *parts, num_ranks=2)
-
-
-def test_every_style_and_pin_on_three_ranks():
-    """A catalogue name with the words of a schedule is obeyed, and right."""
-    parts = all_styles, every_algorithm
-
-    assert [[[]] * 2] * 3 == stretto.spawn(one_by_one, *parts, num_ranks=3)
+    assert [[[]] * len(parts)] * num_ranks == found

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import stretto
-from stretto import epilogues as ep
 from stretto.errors import CallError
+from stretto.program import epilogues as ep
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import stretto
-from stretto.calls import precompile
-from stretto.calls.work import Worker
 from stretto.errors import CommunicatorBroken
+from stretto.runtime.calls import precompile
+from stretto.runtime.calls.work import CallThread
 from stretto.transfer import Engine
 
 
@@ -118,7 +118,7 @@ def test_a_child_is_told_that_started_calls_are_its_parents():
 )
 def test_a_child_is_told_of_a_call_that_is_under_way(do):
     """Whether it waits or looks; its parent waits on."""
-    gate, worker = threading.Event(), Worker("test", busy=bool)
+    gate, worker = threading.Event(), CallThread("test", busy=bool)
     work = worker.start("all_reduce", gate.wait)
     assert 0 == told_in_a_child(lambda: do(work))
     with pytest.raises(CommunicatorBroken, match="forked"):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import stretto
-from stretto import collectives
-from stretto.collectives import Operator, Shape
 from stretto.errors import CallError, CollectiveMismatch
-from stretto.lang import algorithm, reduce
+from stretto.program import collectives
+from stretto.program.collectives import Operator, Shape
+from stretto.program.lang import algorithm, reduce
 from stretto.testing import draw, expected, largest_error, tolerance
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]

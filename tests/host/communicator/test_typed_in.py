@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.nightly import at_night
 
 import stretto
 from stretto.errors import RankFailed
@@ -47,7 +48,7 @@ def typed_in(text, *, by_stdin, without=""):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("by_stdin", [True, False])
+@pytest.mark.parametrize("by_stdin", [True, at_night(False)])
 def test_functions_that_were_typed_in_travel_by_value(by_stdin):
     """With what they use: globals, recursion, closures, defaults, modules."""
     done = typed_in(WORK, by_stdin=by_stdin)

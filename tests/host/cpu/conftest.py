@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto import algorithms, executors
+from stretto import executors
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
 from stretto.executors import Call, Group
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
 
 
 class LocalGroup(Group):
@@ -146,9 +147,7 @@ def _collect(children: dict[int, tuple[int, int]], cell: Any, until: float) -> A
 def load_compiled() -> None:
     """Load compiled code before ranks are forked: it would take each a second."""
     cell = np.zeros(1, np.int64)
-    session = executors.get("cpu").open_session(
-        LocalGroup(0, {}, cell), interpreter="numba"
-    )
+    session = executors.get("cpu").open_session(LocalGroup(0, {}, cell))
     program = verify(algorithms.get("all_reduce/one_shot").build(1))
     call = Call(dtype="float32", counts=(4,))
     x = np.ones(4, np.float32)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 
 import numpy as np
 import pytest
-from tests.shared_names import shared_names
 
-from stretto import algorithms, executors
-from stretto.collectives import Operator
+from stretto import executors
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule, parse_plan
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import Call
-from stretto.executors.cpu.words import SessionWord
-from stretto.lower import lower
-from stretto.plan import Schedule, parse_plan
-from stretto.verify import verify, verify_plan
+from stretto.executors.cpu.words import Common
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
 
 # Lane 0 of each rank waits at once for lane 1 of the other rank. Every lane tells every
 # other that it has entered, and hears it, before it may go on to the next tile.
@@ -71,9 +70,9 @@ def plan_of(name, num_ranks, words, **params):
     return verify_plan(lower(program, Schedule.parse(words)))
 
 
-def in_lanes(group, engine):
+def in_lanes(group):
     """Sum vectors of several lengths, many times, in one plan of two lanes."""
-    session = executors.get("cpu").open_session(group, interpreter=engine)
+    session = executors.get("cpu").open_session(group)
     plan = verify_plan(parse_plan(LANES))
     for count in (0, 1, 8, 333, 4096):
         launch = session.prepare(plan, Call(dtype="int64", counts=(count,)))
@@ -85,12 +84,9 @@ def in_lanes(group, engine):
     return None
 
 
-@pytest.mark.parametrize(
-    "engine", ["numba", pytest.param("numpy", marks=pytest.mark.slow)]
-)
-def test_lanes_of_a_rank_run_side_by_side(ranks, engine):
+def test_lanes_of_a_rank_run_side_by_side(ranks):
     """A lane that waits does not keep the others from what it waits for."""
-    assert [None, None] == ranks(2, in_lanes, engine)
+    assert [None, None] == ranks(2, in_lanes)
 
 
 def beside_a_thread(group):
@@ -125,9 +121,9 @@ def test_a_short_call_that_waits_gives_the_gil_back(ranks):
     assert max(ranks(2, beside_a_thread)) < 0.8
 
 
-def in_turn(group, engine):
+def in_turn(group):
     """Run different plans one after another, in changing sizes, without a pause."""
-    session = executors.get("cpu").open_session(group, interpreter=engine)
+    session = executors.get("cpu").open_session(group)
     n = group.num_ranks
     rng = np.random.default_rng(5)
     kinds = []
@@ -150,10 +146,9 @@ def in_turn(group, engine):
     return None
 
 
-@pytest.mark.parametrize("engine", ["numba", "numpy"])
-def test_plans_follow_one_another_in_the_same_memory(ranks, engine):
+def test_plans_follow_one_another_in_the_same_memory(ranks):
     """Nothing of one call is taken for something of the next."""
-    assert [None] * 3 == ranks(3, in_turn, engine)
+    assert [None] * 3 == ranks(3, in_turn)
 
 
 def large(group, words):
@@ -224,7 +219,7 @@ def shares_a_core(group):
         for _ in range(20):
             launch(x, x.copy())
         took.append((time.perf_counter() - start) / 20)
-        strangers |= session._words[SessionWord.YIELDS] < 0
+        strangers |= session._words[Common.YIELDS] < 0
     return min(took) * 1e6, strangers
 
 
@@ -240,27 +235,6 @@ def test_ranks_that_share_a_core_make_room_for_one_another(ranks):
         pytest.skip("other processes took the core: then ranks sleep")
 
     assert slowest < 30  # with the long spin it is over 40
-
-
-def killed(group):
-    """Hold all kinds of shared memory, then die with everybody else."""
-    session = executors.get("cpu").open_session(group)
-    session.empty((1000,), "float32")
-    launch = session.prepare(
-        plan_of("all_reduce/one_shot", 2, "push packets staged"),
-        Call(dtype="float32", counts=(4,)),
-    )
-    launch(np.ones(4, np.float32), np.ones(4, np.float32))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_nothing_is_left_when_all_ranks_are_killed(ranks):
-    """Shared memory has no name that could outlive its processes."""
-    before = shared_names()
-
-    assert [None, None] == ranks(2, killed)
-
-    assert before == shared_names()
 
 
 def keeps(group):

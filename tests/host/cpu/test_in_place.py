@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.nightly import at_night
 
-from stretto import algorithms, collectives, executors
-from stretto.collectives import Operator, Shape
+from stretto import executors
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import StrettoError
 from stretto.executors import Call
-from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Operator, Shape
 from stretto.testing import input_counts, interpret, output_counts
-from stretto.verify import verify, verify_plan
 
 SCHEDULES = (
     "push packets staged tile_bytes=64",
@@ -89,7 +91,7 @@ def call_in_place(group, every):
     return wrong
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_ranks", [at_night(2), 3])
 def test_calls_in_place_give_the_same_bits(ranks, num_ranks):
     """Lowering keeps what must survive; peers agree where memory lies."""
     every = list(cases(num_ranks))

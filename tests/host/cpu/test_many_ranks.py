@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import stretto
-from stretto.choice import plans
+from stretto.runtime.choice import plans
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.checking.wire import SlowHosts
 from tests.host import forked
 
 from stretto.testing.namespaces import NoNamespaces, TwoHosts
-from stretto.testing.wire import SlowHosts
 
 ROOT = Path(__file__).parents[3]
 BEGIN = """
@@ -41,7 +41,7 @@ class Job:
             own = {k: v for k, v in variables.items() if not isinstance(v, dict)}
             own |= variables.get(f"rank{rank}", {})
             enter, env = partial(hosts.enter, host), {**environment, **own}
-            if forked.is_on and "NUMBA_DISABLE_JIT" not in env:
+            if forked.is_on:
                 self.ranks.append(forked.Script(script, words, env=env, before=enter))
                 continue
             command = [sys.executable, "-u", "-c", script, *words]

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.checking.libraries import lacks
+from tests.nightly import at_night
 
 pytestmark = [pytest.mark.host, pytest.mark.fresh, pytest.mark.timeout(200)]
 
@@ -23,7 +24,7 @@ comm.close()
 """
 
 
-@pytest.mark.parametrize("carrier", ["nixl", "ucx"])
+@pytest.mark.parametrize("carrier", [at_night("nixl"), "ucx"])
 def test_calls_are_right_over_other_carriers(start, hosts, carrier):
     """Two ranks on each host; UCX is held to TCP, as there is nothing else here.
 

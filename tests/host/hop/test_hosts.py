@@ -110,22 +110,30 @@ def test_a_slurm_step_meets_at_its_first_host(start, hosts):
     assert ["0 (0, 1) 2.0", "1 (0, 1) 2.0"] == job.hear_all()
 
 
-@pytest.mark.slow
-def test_a_rank_without_numba_understands_the_others(start):
-    """Interpreters differ, the wire is one."""
-    code = """
-import warnings
-warnings.simplefilter("ignore")
+COMPILES = """
+from stretto.executors.cpu import session
 comm = connect()
-for count in (1, 3000, 200_000):
-    got = comm.all_reduce(np.full(count, comm.rank + 1.0, np.float32))
-    assert (got == 3).all()
-say("right")
+load = session.interpreter
+
+def compile():
+    time.sleep(2.5)  # as long as it takes
+    return load()
+
+if rank:
+    session.interpreter, session.is_kept = compile, lambda: False
+half = comm.split(0, deadline_s=0.5)
+say(half.all_reduce(np.full(3, rank + 1.0))[0], half._group.deadline_s)
+half.close()
 comm.close()
 """
-    job = start((0, 1), code, rank1={"NUMBA_DISABLE_JIT": "1"})
 
-    assert ["right", "right"] == job.hear_all()
+
+@pytest.mark.parametrize("placed", [(0, 0), (0, 1)], ids=["one host", "two hosts"])
+def test_no_deadline_is_for_a_rank_that_compiles(start, placed):
+    """The others wait, as long as it takes; and deadlines are what they were."""
+    job = start(placed, COMPILES)
+
+    assert ["3.0 0.5"] * 2 == job.hear_all()
 
 
 CALLS_FOR_EVER = """
@@ -206,24 +214,6 @@ except StrettoError as e:
     for line in job.hear_all():
         assert line.startswith("CollectiveMismatch"), line
         assert re.search("all_reduce of 1[06] float32", line)
-
-
-def test_another_secret_is_told_apart(start, tmp_path):
-    """On the rank that has it, and on rank 0 who waits for it."""
-    other = tmp_path / "other"
-    other.write_text("f" * 32)
-    other.chmod(0o600)
-    code = """
-try:
-    connect(3.0)
-except StrettoError as e:
-    say(e)
-"""
-    job = start((0, 1), code, rank1={"STRETTO_SECRET_FILE": str(other)})
-    zero, one = job.hear_all()
-
-    assert "rank 0 has another secret" in one
-    assert "has another secret; give all ranks the same file" in zero
 
 
 @pytest.mark.parametrize(

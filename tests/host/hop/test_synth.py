@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
 MACHINE = Path(__file__).parents[3] / "src/stretto/topology/machines/two_cpu_boxes.toml"
 RUN = """
 import importlib.util
-from stretto.lang import Algorithm
+from stretto.program.lang import Algorithm
 def found(collective):
     file = f"{FOLDER}/{collective}.py"
     spec = importlib.util.spec_from_file_location(collective, file)

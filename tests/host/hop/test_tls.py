@@ -1,22 +1,27 @@
 """Hosts that encrypt what goes between them, with certificates of the job's own CA."""
 
 import contextlib
+import random
 import select
 import shutil
 import socket
+import ssl
+import struct
 import subprocess
+import threading
 
 import pytest
 from tests.soon import soon
 from tests.waiting import until
 
-from stretto.meeting import tls
+from stretto.fabric import tls
 
 pytestmark = [
     pytest.mark.host,
     pytest.mark.timeout(120),
     pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl"),
 ]
+RESET = struct.pack("ii", 1, 0)
 
 CALLS = """
 comm = connect()
@@ -172,3 +177,40 @@ def test_whatever_goes_wrong_in_one_connection_the_others_go_on(joined, monkeypa
     assert b"" == odd[0].recv(1)
     assert "RuntimeError: odd" in tls.reason(odd[0])
     goes_through(steady)
+
+
+def intrude(sock, context, rng):
+    """Make noise of some kind, and leave in some way."""
+    with contextlib.suppress(OSError):
+        sock.settimeout(5)
+        if rng.random() < 0.6:
+            sock = context.wrap_socket(sock)
+        sock.settimeout(0.2)
+        sock.sendall(rng.randbytes(rng.choice([1, 5, 1000, 300_000, 600_000])))
+        if rng.random() < 0.5:
+            sock.recv(1)
+    with contextlib.suppress(OSError):
+        if rng.random() < 0.5:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    sock.close()
+
+
+def test_whatever_strangers_do_the_others_go_on(joined, tmp_path):
+    """Noise before, in and after the handshake; resets at either end, at any time."""
+    rng, steady, folder = random.Random(7), joined(), tmp_path / "job"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    context.load_verify_locations(folder / "ca.pem")
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        for _ in range(60):
+            raw = socket.create_connection(door.getsockname())
+            noise = random.Random(rng.random())
+            comer = threading.Thread(target=intrude, args=(raw, context, noise))
+            comer.start()
+            near, _ = door.accept()
+            with contextlib.suppress(OSError), tls.secured(near, server=True) as ours:
+                ours.settimeout(rng.choice([0.001, 0.05]))
+                ours.recv(rng.choice([1, 8, 100_000]))
+            comer.join(20)
+            goes_through(steady)

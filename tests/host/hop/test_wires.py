@@ -3,8 +3,8 @@
 import time
 
 import pytest
-
-from stretto.testing.wire import Wire
+from tests.checking.wire import Wire
+from tests.nightly import at_night
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 
@@ -29,7 +29,7 @@ comm.close()
 @pytest.mark.parametrize(
     "wire",
     [
-        Wire(delay_s=0.005, bits_per_s=2e8),
+        at_night(Wire(delay_s=0.005, bits_per_s=2e8)),
         Wire(delay_s=0.0005, loss=0.01),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_restarted_rank_meets_the_survivor_that_connects_anew(start, bad):
 
 
 def test_two_meetings_over_one_tcp_address(start, tmp_path):
-    """The door is free again once all have come."""
+    """With a secret; the door is free again once all have come."""
     where = f"tcp://127.0.0.1:{free_port()}"
     env = {"STRETTO_SECRET_FILE": secret_file(tmp_path)}
     code = "r = int(os.environ['R'])\nfor _ in '12': say(meet(r, 2, {!r}).rank)\n"
@@ -91,7 +91,7 @@ def test_a_refused_rank_is_not_said_to_have_stayed_away(start, environment):
     """What the others hear says that it came, and why it was not let in."""
     zero = start(TRY.format(call=f"meet(0, 2, 'job', {soon(1.0)})"))
     wait_socket(environment["XDG_RUNTIME_DIR"])
-    other = "import stretto.meeting.greet as g\ng.__version__ = '99'\n"
+    other = "import stretto.fabric.meeting.greet as g\ng.__version__ = '99'\n"
     one = start(other + TRY.format(call="meet(1, 2, 'job', 5)")).hear()
 
     assert "runs stretto 99, the others" in one
@@ -106,7 +106,7 @@ def test_a_rank_with_another_secret_is_not_said_to_have_stayed_away(start, tmp_p
     call = TRY.format(call=f"meet(int(os.environ['R']), 2, {where!r}, 2)")
     zero, one = start(call, R="0", **right), start(call, R="1", **wrong)
 
-    assert "rank 0 has another secret" in one.hear()
+    assert "it has another secret; give all of a job the same one" in one.hear()
     said = zero.hear()
     assert "somebody at 127.0.0.1 was not let in: it has another secret" in said
 
@@ -124,9 +124,11 @@ def test_all_hear_who_never_came_although_rank_0_goes_at_once(start, turn):
 def test_the_shortest_deadline_is_everybodys(start):
     """Who gives up names the absent, and all hear it."""
     zero = start(TRY.format(call="meet(0, 3, 'job', 20)"))
-    one = start(TRY.format(call="meet(1, 3, 'job', 0.7)"))
+    wait = soon(0.7)  # for two to come
+    one = start(TRY.format(call=f"meet(1, 3, 'job', {wait})"))
+    said = f"rank 2 of 3 did not come within {wait:g} s (ranks 0, 1 did)"
     for rank in (zero, one):
-        assert "rank 2 of 3 did not come within 0.7 s (ranks 0, 1 did)" in rank.hear()
+        assert said in rank.hear()
 
 
 def test_a_rank_that_is_interrupted_while_it_waits_says_so(start, tmp_path):
@@ -141,13 +143,6 @@ def test_a_rank_that_is_interrupted_while_it_waits_says_so(start, tmp_path):
 
     assert "PeerLost" in said
     assert "rank 1 gave up before all had come: KeyboardInterrupt" in said
-
-
-FORKED = """
-import signal
-def come(rank, name='job'):
-    return meet(rank, 2, name, 5)
-"""
 
 
 def test_a_child_that_ends_says_nothing_for_its_parent(start):
@@ -178,7 +173,7 @@ def test_a_child_that_outlives_rank_0_is_nobody(start):
     said = ranks[1].hear().split(" ", 3)
 
     assert "rank 0 died" in said[3]
-    assert float(said[1]) - begin < 1.0
+    assert float(said[1]) - begin < soon(1.0)
     assert "met 0" == start("m = meet(0, 2, 'job')\nsay('met', m.rank)\n").hear()
     os.kill(child, signal.SIGKILL)  # so nobody waits for what it might print
 
@@ -202,35 +197,8 @@ def test_a_child_that_outlives_a_waiting_rank_0_frees_the_name(start, tmp_path):
     ranks = [start(f"say(meet({r}, 2, 'job').rank)") for r in (0, 1)]
 
     assert ["0", "1"] == [rank.hear() for rank in ranks]
-    assert time.monotonic() - begin < 4.0
+    assert time.monotonic() - begin < soon(4.0)
     os.kill(child, signal.SIGKILL)  # so nobody waits for what it might print
-
-
-def test_a_child_that_uses_its_parents_communicator_is_refused(start):
-    """It would act for its parent in shared memory."""
-    code = (
-        "import numpy as np, stretto\n"
-        "comm = stretto.connect(int(os.environ['R']), 2, 'job', deadline_s=10)\n"
-        "x = np.ones(4, np.float32)\n"
-        "comm.all_reduce(x)\n"
-        "if comm.rank == 1:\n"
-        "    if os.fork() == 0:\n"
-        "        for call in (lambda: comm.all_reduce(x), lambda: comm.empty(4)):\n"
-        "            try: call()\n"
-        "            except StrettoError as e: say(type(e).__name__, e)\n"
-        "        os._exit(0)\n"
-        "    os.wait()\n"
-        "comm.all_reduce(x)\n"
-        "say('sum', x[0])\n"
-        "comm.close()\n"
-    )
-    zero, one = (start(code, R=str(r)) for r in (0, 1))
-
-    assert "CommunicatorBroken" in (said := one.hear())
-    assert "forked from rank 1" in said
-    assert "forked from rank 1" in one.hear()
-    assert ["sum 4.0"] * 2 == [one.hear(), zero.hear()]
-    assert ("", "") == zero.end()
 
 
 CYCLES = """
@@ -263,30 +231,24 @@ say(*(b - a for a, b in zip(before, after)))
 """
 
 
-def test_connect_and_close_leak_nothing_over_60_cycles(start):
-    """Descriptors, threads, maps, hooks at exit."""
-    for rank in [start(CYCLES, R=str(r), CYCLES="60") for r in range(3)]:
+FAILING = CYCLES.replace("def cycle():", "def unused():").replace(
+    "for _ in range(3):",
+    "def cycle():\n"
+    "    try: meet(rank, 3, 'job', 0.02)\n"
+    "    except StrettoError: pass\n"
+    "for _ in range(3):",
+    1,
+)
+
+
+@pytest.mark.parametrize(("code", "num_ranks"), [(CYCLES, 3), (FAILING, 2)])
+def test_connect_and_close_leak_nothing(start, tmp_path, code, num_ranks):
+    """Descriptors, threads, maps, hooks at exit, files; nor where nobody else came."""
+    for rank in [start(code, R=str(r), CYCLES="24") for r in range(num_ranks)]:
         fds, threads, maps, hooks = map(int, rank.hear().split())
 
         assert (0, 0, 0) == (fds, threads, hooks)
         assert maps < 8  # the allocator's own
-
-
-def test_what_failed_leaks_nothing(start, tmp_path):
-    """Attempts that nobody else came to; files are cleared too."""
-    code = CYCLES.replace("def cycle():", "def unused():") + ""
-    failing = (
-        "def cycle():\n"
-        "    try: meet(rank, 3, 'job', 0.02)\n"
-        "    except StrettoError: pass\n"
-    )
-    code = code.replace("for _ in range(3):", failing + "for _ in range(3):", 1)
-    for r in (0, 1):
-        rank = start(code, R=str(r), CYCLES="50")
-        fds, threads, maps, hooks = map(int, rank.hear().split())
-
-        assert (0, 0, 0) == (fds, threads, hooks)
-        assert maps < 8
     assert len(list(Path(tmp_path).glob("stretto/*"))) <= 1
 
 
@@ -296,7 +258,7 @@ held = [os.open('/dev/null', 0) for _ in range(20)]
 soft = len(os.listdir('/proc/self/fd')) + int(os.environ['LEFT'])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
 try:
-    m = meet(0, 2, 'job', 1.0)
+    m = meet(0, 2, 'job', 0.3)
     say('met')
 except StrettoError as e:
     say(type(e).__name__, e)

@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from stretto.meeting.hosting import hub as hub_module
-from stretto.meeting.hosting.hub import Hub
-from stretto.meeting.hosting.rendezvous import Rendezvous
+from stretto.fabric.meeting.hosting import hub as hub_module
+from stretto.fabric.meeting.hosting.hub import Hub
+from stretto.fabric.meeting.hosting.rendezvous import Rendezvous
+from stretto.fabric.world import World
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(20)]
 
@@ -18,7 +19,8 @@ pytestmark = [pytest.mark.host, pytest.mark.timeout(20)]
 @pytest.fixture
 def served(tmp_path):
     """A hub for two ranks, and the path it serves."""
-    machine = Rendezvous(2, deadline=time.monotonic() + 5, timeout_s=5.0, generation=1)
+    until = time.monotonic() + 5
+    machine = Rendezvous(World(2, deadline=until, timeout_s=5.0, generation=1))
     hub, path = Hub(machine), str(tmp_path / "s.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -62,16 +64,16 @@ def test_a_stranger_that_stays_silent_is_hung_up_on(served, monkeypatch):
 
 
 def test_more_strangers_than_the_hub_minds_are_hung_up_on(served, monkeypatch):
-    """So that nobody can use up its descriptors."""
+    """The oldest first, so that nobody can use up its descriptors."""
     hub, path = served
-    monkeypatch.setattr(hub_module, "MAX_STRANGERS", 1)
+    monkeypatch.setattr(hub_module, "MOST_STRANGERS", 1)
     with come(path) as one, come(path) as two:
         hub.step(0.1)
         hub.step(0.1)
-        assert b"" == two.recv(1)
-        one.settimeout(0.05)
+        assert b"" == one.recv(1)
+        two.settimeout(0.05)
         with pytest.raises(TimeoutError):
-            one.recv(1)
+            two.recv(1)
 
 
 STOPPED = """
@@ -117,11 +119,11 @@ for module, names in {
         if hasattr(module, name):
             delattr(module, name)
 sys.platform = "win32"
-import stretto.meeting.join
-from stretto.meeting.launching import child, launch
-from stretto.meeting.environment import find_place
+import stretto.fabric.meeting.join
+from stretto.fabric.meeting.launching import child, launch
+from stretto.fabric.meeting.environment import find_place
 try:
-    stretto.meeting.join.join(find_place(0, 1, "x"))
+    stretto.fabric.meeting.join.join(find_place(0, 1, "x"))
 except stretto.RendezvousError as e:
     print(e)
 """

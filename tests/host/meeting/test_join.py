@@ -10,7 +10,7 @@ import pytest
 from tests.soon import soon
 from tests.waiting import until
 
-from stretto.meeting.wire import HEADER, MAGIC
+from stretto.fabric.wire import HEADER, MAGIC
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(20)]
 MEET = "m = meet({rank}, {size}, 'job', {deadline})\nsay('met', m.rank)\n"
@@ -36,13 +36,8 @@ def met(start, size, then, deadline=5.0):
 
 def wait_socket(tmp_path):
     """Return the path of the meeting's socket once it is there."""
-    until = time.monotonic() + 5
-    while time.monotonic() < until:
-        found = list(Path(tmp_path).glob("stretto/*.sock"))
-        if found:
-            return str(found[0])
-        time.sleep(0.005)
-    raise AssertionError("no socket")
+    until(lambda: list(Path(tmp_path).glob("stretto/*.sock")))
+    return str(next(Path(tmp_path).glob("stretto/*.sock")))
 
 
 def connect(path):
@@ -72,7 +67,7 @@ def test_a_killed_rank_is_named_to_all_others(start, bad):
 
         assert "PeerLost" == kind
         assert text[0].startswith(f"({bad},) rank {bad} died")
-        assert float(when) - begin < 1.0
+        assert float(when) - begin < soon(1.0)
 
 
 def test_two_ranks_killed_at_once_are_noticed(start):
@@ -84,7 +79,7 @@ def test_two_ranks_killed_at_once_are_noticed(start):
     _, when, kind, _ = ranks[1].hear().split(" ", 3)
 
     assert "PeerLost" == kind
-    assert float(when) - begin < 1.0
+    assert float(when) - begin < soon(1.0)
 
 
 def test_nothing_is_left_when_all_are_killed_at_once(start, tmp_path):
@@ -107,51 +102,50 @@ def test_an_exception_is_told_to_the_others(start):
     assert 1 == one.process.wait(5)
 
 
-def test_an_orderly_end_is_no_fault(start):
-    """Rank 1 ends first; rank 0 sees no fault."""
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_orderly_end_is_no_fault(start, first):
+    """Whoever ends first, also rank 0, which hosts: the other sees no fault."""
     then = (
-        "\nif m.rank == 0:\n    time.sleep(0.5); say('fault', m.world.fault)\n"
-        "m.world.close()\n"
+        f"\nif m.rank == {first}:\n    m.world.close(); say('closed')\n"
+        "else:\n    sys.stdin.readline(); time.sleep(0.2); say('fault', m.world.fault)"
+        "\n    m.world.close()\n"
     )
-    zero, _ = met(start, 2, then)
+    ranks = met(start, 2, then)
+    assert "closed" == ranks[first].hear()
+    other = ranks[1 - first]
+    other.process.stdin.write("\n")
+    other.process.stdin.flush()
 
-    assert "fault None" == zero.hear()
-    assert ("", "") == zero.end()
-
-
-def test_the_host_may_end_first(start):
-    """Rank 1 sees no fault, and ends in order."""
-    then = "\nif m.rank == 1:\n    time.sleep(0.4); say('fault', m.world.fault)\n"
-    zero, one = met(start, 2, then)
-
-    assert "fault None" == one.hear()
-    assert ("", "") == zero.end()
-    assert ("", "") == one.end()
+    assert "fault None" == other.hear()
+    assert [("", "")] * 2 == [rank.end() for rank in ranks]
 
 
 def test_a_rank_that_never_comes_is_named_at_the_deadline(start):
     """On every rank that did come; the late comer hears it at once."""
-    call = TRY.format(call="meet(int(os.environ['R']), 3, 'job', 0.5)")
+    wait = soon(0.5)  # for two to come
+    call = TRY.format(call=f"meet(int(os.environ['R']), 3, 'job', {wait})")
     ranks = [start(call + "time.sleep(3)", R=str(r)) for r in (0, 1)]
     for rank in ranks:
         kind, took_s, text = rank.hear().split(" ", 2)
 
         assert "CollectiveTimeout" == kind
-        assert "rank 2 of 3 did not come within 0.5 s (ranks 0, 1 did)" in text
-        assert float(took_s) < soon(1.5)
+        assert f"rank 2 of 3 did not come within {wait:g} s (ranks 0, 1 did)" in text
+        assert float(took_s) < 3 * wait
     kind, took_s, text = start(call, R="2").hear().split(" ", 2)
     assert "CollectiveTimeout" == kind
     assert "rank 2 (pid" in text
     assert "comes too late: rank 2 of 3 did not come" in text
-    assert float(took_s) < 0.3
+    assert float(took_s) < soon(0.3)
 
 
 def test_a_rank_0_that_never_comes_is_named(start):
     """The socket that nobody serves is named too."""
-    line = start(TRY.format(call="meet(1, 2, 'job', 0.3)")).hear()
+    call = TRY.format(call="meet(1, 2, 'job', 0.3)")
+    kind, took_s, text = start(call).hear().split(" ", 2)
 
-    assert line.startswith("CollectiveTimeout 0.3")
-    assert "rank 0 of 2 did not come within 0.3 s: nobody serves" in line
+    assert "CollectiveTimeout" == kind
+    assert 0.3 <= float(took_s) < soon(0.6)
+    assert "rank 0 of 2 did not come within 0.3 s: nobody serves" in text
 
 
 def test_a_late_comer_learns_at_once_that_its_host_has_died(start, environment):
@@ -165,7 +159,7 @@ def test_a_late_comer_learns_at_once_that_its_host_has_died(start, environment):
 
     assert "PeerLost" == kind
     assert "rank 0 was here and has ended" in text
-    assert float(took_s) < 1
+    assert float(took_s) < soon(1.0)
 
 
 GARBAGE = [
@@ -226,8 +220,8 @@ for r in '01':
 time.sleep(60)
 """
 LAUNCHED = """
-from stretto.meeting.join import join
-from stretto.meeting.environment import find_place
+from stretto.fabric.meeting.join import join
+from stretto.fabric.meeting.environment import find_place
 import os, sys, time
 m = join(find_place({place}))
 os.write(1, b'%d\\n' % os.getpid())
@@ -247,11 +241,8 @@ def test_ranks_that_outlive_their_launcher_end_themselves(start, place):
     )
     pids = [int(launcher.hear()) for _ in range(2)]
     launcher.kill()
-    until = time.monotonic() + 3
-    while any(map(_lives, pids)) and time.monotonic() < until:
-        time.sleep(0.01)
 
-    assert [False, False] == list(map(_lives, pids))
+    until(lambda: not any(map(_lives, pids)), soon(10))
 
 
 def test_detached_ranks_stay_when_their_parent_has_ended(start):
@@ -295,16 +286,6 @@ def secret_file(tmp_path, text="a secret of sixteen bytes"):
     return str(file)
 
 
-def test_ranks_meet_over_tcp_with_a_secret(start, tmp_path):
-    """The door shows them to the Unix socket."""
-    where = f"tcp://127.0.0.1:{free_port()}"
-    env = {"STRETTO_SECRET_FILE": secret_file(tmp_path)}
-    code = "m = meet(int(os.environ['R']), 2, {!r})\nsay('met', m.rank)\n"
-    ranks = [start(code.format(where), R=str(r), **env) for r in (1, 0)]
-
-    assert ["met 1", "met 0"] == [rank.hear() for rank in ranks]
-
-
 def test_tcp_without_a_secret_is_refused(start):
     """On both sides, at once."""
     for rank in (0, 1):
@@ -314,19 +295,6 @@ def test_tcp_without_a_secret_is_refused(start):
         assert "RendezvousError" == kind
         assert float(took_s) < soon(0.5), "long before its deadline"
         assert "STRETTO_SECRET_FILE" in text
-
-
-def test_a_wrong_secret_is_refused(start, tmp_path):
-    """The stranger is sent away; the right one is let in."""
-    where = f"tcp://127.0.0.1:{free_port()}"
-    right = {"STRETTO_SECRET_FILE": secret_file(tmp_path)}
-    wrong = {"STRETTO_SECRET_FILE": secret_file(tmp_path, "x" * 40)}
-    code = TRY.format(call=f"meet(int(os.environ['R']), 2, {where!r})")
-    zero = start(code, R="0", **right)
-
-    assert "rank 0 has another secret" in start(code, R="1", **wrong).hear()
-    assert "came in" == start(code, R="1", **right).hear()
-    assert "came in" == zero.hear()
 
 
 def test_a_second_job_of_the_same_name_is_refused(start, tmp_path):

@@ -11,8 +11,8 @@ from tests.host.studio.pages import SHOWN, colours, drawn, end, opened, serve
 from tests.pure.studio.made import hanging, recording, tuning
 from tests.pure.studio.test_page import EVIL, hostile
 
-from stretto import algorithms
-from stretto.studio import Given, exported, follow
+from stretto.program import algorithms
+from stretto.studio import NamedInputs, exported, follow
 from stretto.studio.serve.opening import leads_to
 from stretto.trace import write
 
@@ -60,7 +60,7 @@ def server(folder):
     """Serve all that there is: recordings, a program, a report."""
     program = algorithms.get("all_reduce/two_shot").build(8)
     server = serve(
-        Given(
+        NamedInputs(
             recordings=(folder / "before.trace", folder / "after.trace"),
             program=program,
             source=program.source.rpartition(":")[0],
@@ -266,7 +266,7 @@ def test_a_live_page_shows_what_was_written_since(page, tmp_path):
     """Without being loaded again."""
     path = tmp_path / "live.trace"
     write(path, recording(4, 9))
-    server = serve(Given(recordings=(path,)))
+    server = serve(NamedInputs(recordings=(path,)))
     stop = threading.Event()
     loader = threading.Thread(target=follow, args=(server.studio, stop, 0.05))
     loader.start()
@@ -304,7 +304,7 @@ def test_names_of_a_recording_are_text(page, tmp_path, name):
     report = tmp_path / "report.json"
     tried = {"test": name, "pin": name, "us": 3.0, "simulated_us": 2.0, "nbytes": 8}
     report.write_text(json.dumps([{"memory": name, "trials": [tried]}]))
-    server = serve(Given(recordings=(path, path), reports=(report,)))
+    server = serve(NamedInputs(recordings=(path, path), reports=(report,)))
     page.go("about:blank")
     page.go(server.address)
     page.until(SHOWN.format("overview"))
@@ -325,7 +325,7 @@ def test_a_thousand_ranks_are_shown_and_can_be_come_closer_to(page, tmp_path):
     path = tmp_path / "many.trace"
     many = recording(1024, 12, machine="dgx_h200x128", late=611, steps_a_call=2)
     write(path, many)
-    server = serve(Given(recordings=(path,)))
+    server = serve(NamedInputs(recordings=(path,)))
     began = time.monotonic()
     page.go("about:blank")
     page.go(server.address)
@@ -352,7 +352,7 @@ def test_a_rank_that_did_not_come_is_named(page, tmp_path):
     """The others wait; the page says for whom, and who is behind."""
     path = tmp_path / "hangs.trace"
     write(path, hanging(8, 9, absent=2))
-    server = serve(Given(recordings=(path,)))
+    server = serve(NamedInputs(recordings=(path,)))
     opened(page, server, "waiting")
     said = page.run("document.querySelector('main pre').textContent")
     first = page.run("document.querySelector('main tbody tr').innerText")
@@ -366,7 +366,7 @@ def test_a_wrong_file_is_said_on_the_page(page, tmp_path):
     """Truncated at its head, or no recording at all."""
     path = tmp_path / "wrong.trace"
     path.write_bytes(b"\x00\xff" * 999)
-    server = serve(Given(recordings=(path,)))
+    server = serve(NamedInputs(recordings=(path,)))
     page.go("about:blank")
     page.go(server.address)
     page.until("document.querySelector('main .error')")

@@ -268,7 +268,7 @@ def check_algorithms_may_be_named(rank, n):
     same(torch.full((100,), float(n)), x)
     kinds = stretto.torch.communicator(group)._launches
     assert ["all_reduce/ring"] == [
-        kind.pin for kind in kinds if kind.collective == "all_reduce"
+        kind.pin for kind in kinds if kind.asked.collective == "all_reduce"
     ]
     dist.destroy_process_group(group)
 

@@ -11,16 +11,9 @@ CHECKS = (
 )
 
 
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", checks_of(*CHECKS))
-def test_two_ranks_get_what_c10d_promises(checked, name):
-    """Every check of collectives and groups holds on two ranks."""
-    if text := checked(name, 2):
-        pytest.fail(text, pytrace=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", checks_of(*CHECKS))
-def test_three_ranks_get_what_c10d_promises(checked, name):
-    """Every check holds on three ranks, too: three is no power of two."""
-    if text := checked(name, 3):
+def test_ranks_get_what_c10d_promises(checked, name, num_ranks):
+    """Every check holds on two ranks, at night also on three: no power of two."""
+    if text := checked(name, num_ranks):
         pytest.fail(text, pytrace=False)

@@ -201,7 +201,7 @@ def refusals(b):
     b.same("next", st.all_reduce(x, "sum", b.comm), b.n * x)
 
 
-@check
+@check(slow=True)
 def registered_well(b):
     """PyTorch's own checks of an operator: schema, shapes, gradient, tracing."""
     g = st.named(b.comm)

@@ -146,9 +146,8 @@ def fused_in_graph(b, norm, reduce, dtype, backend):
 
 @check
 def in_graphs(b):
-    """Every way to write the collective and the norm is found."""
-    for case in CASES:
-        fused_in_graph(b, *case, "aot_eager")
+    """A way to write the collective and the norm is found; all of them at night."""
+    fused_in_graph(b, *CASES[1], "aot_eager")
 
 
 @check(slow=True)
@@ -182,7 +181,8 @@ def casts_in_compiled_models(b):
 
     casts, edges = (torch.float8_e4m3fn, torch.int32), ("summed", "total", "residual")
     every = [("aot_eager", cast, where) for cast in casts for where in edges]
-    every += [("inductor", torch.float8_e4m3fn, where) for where in edges[:2]]
+    every += [("inductor", torch.float8_e4m3fn, where) for where in edges]
+    every += every[-1:]  # Inductor would keep it, and nobody would say what was fused
     for backend, cast, where in every:
         torch._dynamo.reset()
         fused = fuse(model, compile=True, backend=backend, fullgraph=True)
@@ -200,10 +200,10 @@ def compiled_graph_has_the_operator(b):
     from torch._dynamo.backends.common import aot_autograd
 
     from stretto.torch.fusing.graph import fuse_graph
-    from stretto.torch.fusing.report import Report
+    from stretto.torch.fusing.report import FuseReport
 
     model, x, _ = made(b, torch.bfloat16)
-    seen, report = [], Report()
+    seen, report = [], FuseReport()
 
     def look(module, _):
         fuse_graph(module.graph, report)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.nightly import at_night
 
 pytest.importorskip("torch")
 
@@ -19,11 +20,8 @@ MATMUL = "--size 16 --tokens 8 --repeats 1"
 @pytest.mark.parametrize(
     ("name", "words", "variants", "rows"),
     [
-        ("torch_decode", DECODE, {"gloo", "stretto", "stretto+fused"}, 2),
-        pytest.param(
-            *("torch_matmul", MATMUL, {"gloo", "stretto", "stretto at once"}, 2),
-            marks=pytest.mark.slow,
-        ),
+        at_night("torch_decode", DECODE, {"gloo", "stretto", "stretto+fused"}, 2),
+        ("torch_matmul", MATMUL, {"gloo", "stretto", "stretto at once"}, 2),
     ],
 )
 def test_a_benchmark_has_a_row_of_every_variant(tmp_path, name, words, variants, rows):

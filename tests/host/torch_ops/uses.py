@@ -69,7 +69,7 @@ def residual_filled_by_its_storage(m, x):
 
 @use(fuses=True)
 def residual_changed_as_numpy(m, x):
-    numbers = x.numpy()
+    numbers = x.numpy() if x.is_cpu else x.detach()  # a GPU's memory has no NumPy
     total = m.row(x) + x
     numbers[:] = 3
     return m.norm(total), total
@@ -180,8 +180,14 @@ def looked_at(m, x):
     looks = (
         *(y.sum(), y.mean(-1), y.max(), y.norm(), y[0], y[..., 2:4], y.T, y.flatten()),
         *(y.detach(), y.clone(), y.data, y.double(), y.view(-1), y.abs(), y.tanh()),
-        *(torch.tensor(y.tolist()), torch.from_numpy(y.numpy()), torch.tensor(len(y))),
-        *(torch.from_numpy(np.asarray(y)), torch.from_dlpack(y), y == y, y > 0),
+        *(torch.tensor(y.tolist()), torch.from_numpy(y.cpu().numpy())),
+        torch.tensor(len(y)),
+        *(
+            torch.from_numpy(np.asarray(y if y.is_cpu else y.cpu())),
+            torch.from_dlpack(y),
+            y == y,
+            y > 0,
+        ),
         *(torch.tensor(y[0, 0].item()), torch.tensor(bool(y.sum() > 0)), y.unbind()[0]),
         *(next(iter(y)), torch.tensor(y.stride()), torch.tensor(y.nbytes)),
     )

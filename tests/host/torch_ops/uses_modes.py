@@ -73,6 +73,13 @@ def hooks_that_change(m, x):
     return (made,)
 
 
+@use(fuses=True)
+def under_a_default_device(m, x):
+    with torch.device(x.device):
+        total = x + m.row(x)
+        return m.norm(total), total, torch.ones(1)
+
+
 @use
 def casts(m, x):
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.host import warm
-from tests.soon import soon
+from tests.waiting import Flag, until
 
 import stretto
 from stretto.errors import CollectiveTimeout
-from stretto.trace import STEP_KINDS, WAITS, merge, read
+from stretto.trace import STEP_KINDS, WAITS, merge, read, snapshot_of_pid
 
 JOBS = Path(__file__).with_name("jobs.py")
 
@@ -128,11 +128,8 @@ def test_a_job_that_waits_is_looked_at_from_outside(tmp_path):
     with contextlib.ExitStack() as jobs:
         started = [jobs.enter_context(warm.Popen(job("stuck", f))) for f in folders]
         pids, others = ([folder / f"pid-{r}" for r in (0, 1)] for folder in folders)
-        until = time.monotonic() + 60
-        while not all(p.exists() and p.read_text() for p in (*pids, *others)):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        time.sleep(0.5)
+        until(lambda: all(p.exists() and p.read_text() for p in (*pids, *others)))
+        until(lambda: all(waits(int(p[0].read_text())) for p in (pids, others)))
         pages = [
             warm.run(
                 command("attach", p.read_text()), capture_output=True, text=True,
@@ -147,7 +144,7 @@ def test_a_job_that_waits_is_looked_at_from_outside(tmp_path):
         late = [p[1].read_text() for p in (pids, pids, others, others)]
         for folder, child in zip(folders, started, strict=True):
             (folder / "go").touch()
-            assert 0 == child.wait(60)
+            assert 0 == child.wait(120)
     for page, pid in zip(pages, late, strict=True):
         assert 1 == page.returncode, page.stderr
         assert f"rank 1 ({os.uname().nodename}, pid {pid})" in page.stdout
@@ -156,6 +153,12 @@ def test_a_job_that_waits_is_looked_at_from_outside(tmp_path):
     found = json.loads(said.stdout)
     assert "missing_enter" == found["findings"][0]["kind"]
     assert [1] == found["causes"]
+
+
+def waits(pid):
+    """Return whether the last call of a process has begun and not ended."""
+    calls = snapshot_of_pid(pid).calls
+    return len(calls) > 1 and calls["state"][-1] == 0
 
 
 def test_who_is_no_rank_is_refused():
@@ -167,23 +170,25 @@ def test_who_is_no_rank_is_refused():
     assert f"pid {os.getppid()}" in done.stderr
 
 
-def late(comm):
+def late(comm, folder):
     """Return the note of a timeout, or nothing."""
     x = np.ones(64, np.float32)
     comm.all_reduce(x)
     comm.deadline_s = 1.0
+    heard = Flag(folder, "heard")
     if comm.rank == 1:
-        time.sleep(soon(3))
+        heard.wait()
         return ""
     time.sleep(0.3)  # the other one is idle by then
     with pytest.raises(CollectiveTimeout) as caught:
         comm.all_reduce(x)
+    heard.up()
     return "\n".join(caught.value.__notes__)
 
 
-def test_a_timeout_says_who_is_late_and_what_it_does():
+def test_a_timeout_says_who_is_late_and_what_it_does(tmp_path):
     """As a note of the error: the page that `attach` would have shown."""
-    note, _ = stretto.spawn(late, num_ranks=2)
+    note, _ = stretto.spawn(late, tmp_path, num_ranks=2)
 
     assert "look first at: rank 1" in note
     assert "it is in no call; its last ended" in note
@@ -223,13 +228,13 @@ def test_a_block_is_recorded_with_its_steps():
 
 def costs(comm):
     """Return the least times of a call, recorded and not, in turns."""
-    from stretto.executors.cpu.words import SessionWord
+    from stretto.executors.cpu.words import Common
 
     session = comm._sessions["cpu"]
     x, least = np.ones(16, np.float32), {}
     for turn in range(60):
         on = bool(turn % 2)
-        session._words[SessionWord.RING] = session._ring.address * on
+        session._words[Common.RING] = session._ring.address * on
         began = time.perf_counter_ns()
         for _ in range(2000):
             comm.all_reduce(x)

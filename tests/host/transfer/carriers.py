@@ -13,9 +13,14 @@ from pathlib import Path
 import pytest
 from tests.checking.libraries import lacks
 
-__all__ = ["CARRIERS", "run_by"]
+__all__ = ["CARRIERS", "SOME", "run_by"]
 
 BY = "STRETTO_TEST_BY"
+SOME = (
+    "70001] or layers_are_put or need_not_fit or dead_peer or is_cancelled or "
+    "close_while or 5000] or roused or threads_put"
+)
+"""Which of the tests run by a library by day."""
 CARRIERS = tuple(dict.fromkeys(("tcp", os.environ.get(BY, "tcp"))))
 HERE, ROOT = Path(__file__).parent, Path(__file__).resolve().parents[3]
 

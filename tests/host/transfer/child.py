@@ -79,7 +79,7 @@ class Served:
 
     def unshare(self, name):
         engine = self.engine
-        engine.unshare(engine._regions[name])
+        engine.unshare(engine.shelf.regions[name])
 
     def counts(self):
         """Return how many transfers are kept ready, and how many fields are open."""
@@ -100,6 +100,15 @@ class Served:
             os.close(number)
         while True:
             signal.pause()
+
+    def send(self, peer, topic, body):
+        self.engine.peer(peer).wait(10).send(topic, body)
+
+    def names(self, peer, last):
+        """Return how many memories of a peer are known, once one of them is."""
+        there = self.engine.peer(peer).wait(10)
+        there.region(last).wait(20)
+        return len(there.names)
 
     def say_many(self, peer, tag, count):
         """Send so many notifications."""

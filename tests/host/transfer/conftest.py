@@ -10,8 +10,8 @@ import pytest
 from tests.host import warm
 from tests.host.transfer.carriers import CARRIERS
 
-from stretto import hop as hops
-from stretto.transfer import Engine, loader
+from stretto.fabric import hop as hops
+from stretto.transfer import Engine
 
 SECRET = b"s" * 32
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,7 +68,6 @@ def _starting():
 
 def _engine():
     """Yield an engine of this process."""
-    loader.load()
     with Engine(f"here-{uuid.uuid4().hex[:8]}", secret=SECRET) as made:
         yield made
 

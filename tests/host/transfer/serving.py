@@ -26,9 +26,9 @@ from tests.host.transfer.serving_rank import (
 )
 
 from stretto.errors import StrettoError
-from stretto.transfer.connector import Group, Place, Scheduler
+from stretto.transfer.connector import CacheGroup, EnginePlace, Scheduler
 
-ONE_GROUP = (Group(block=4),)
+ONE_GROUP = (CacheGroup(block=4),)
 
 
 def _say(what):
@@ -83,7 +83,7 @@ class Instance:
         met = {(0, r): one.worker.get_handshake_metadata()
                for r, one in enumerate(self.ranks)}  # fmt: skip
         if far:  # as if on another host: names reach nobody there
-            met = {k: Place(name=p.name, address=p.address, host=f"x/{name}")
+            met = {k: EnginePlace(name=p.name, address=p.address, host=f"x/{name}")
                    for k, p in met.items()}  # fmt: skip
         self.connector.set_xfer_handshake_metadata_pp_aware(met)
         self.free = [list(range(blocks - 1, 0, -1)) for _ in groups]  # 0: "none"
@@ -335,7 +335,7 @@ class Instance:
 def main():
     """Prefill in a process of its own: lines of requests come, parameters go."""
     how = json.loads(sys.argv[2])
-    groups = tuple(Group(**one) for one in how.pop("groups", [{"block": 4}]))
+    groups = tuple(CacheGroup(**one) for one in how.pop("groups", [{"block": 4}]))
     made = Instance(sys.argv[1], groups=groups, **how)
     _say("ready")
     rest = b""

@@ -12,8 +12,6 @@ from tests.host import warm
 from tests.host.transfer.conftest import ROOT
 from tests.host.transfer.serving import Instance
 
-from stretto.transfer import loader
-
 DECODES = {"do_remote_decode": True}
 
 
@@ -75,7 +73,6 @@ class Child:
 
 def starting():
     """Yield what starts instances, here or in a process, and end them."""
-    loader.load()
     some = []
 
     def make(kind=Instance, **how):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from stretto.transfer import Engine
-from stretto.transfer.connector import Group, Worker
+from stretto.transfer.connector import CacheGroup, Worker
 
 _ASKED = Path(__file__).parents[2] / "pure" / "transfer" / "vllm_connector.json"
 METHODS = tuple(json.loads(_ASKED.read_text())["methods"])
@@ -82,7 +82,7 @@ class Rank:
             heads = f"{HEADS}[{self.heads[0]}:{self.heads[1]}]"
             size = f"T={group.block} C={WIDTH}"
             layout = f"L={LAYERS} | B={blocks} H={heads} {size} float32"
-            made.append(Group(block=group.block, window=group.window, layers=names,
+            made.append(CacheGroup(block=group.block, window=group.window, layers=names,
                               layout=layout))  # fmt: skip
         self.groups = made
         self.worker = Worker(self.engine, groups=made, **how)

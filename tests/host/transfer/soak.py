@@ -19,6 +19,7 @@ import time
 
 import numpy as np
 from tests.host.transfer.conftest import SECRET, Child
+from tests.soon import soon
 
 from stretto.errors import TransferError
 from stretto.transfer import Engine, Layout
@@ -86,12 +87,13 @@ class Soak:
         self.counts: collections.Counter[str] = collections.Counter()
 
     def run(self, seconds: float) -> None:
-        """Live for so long."""
+        """Live for so long, and until somebody was killed and something prepared."""
         until = time.monotonic() + seconds
         acts = [self.put] * 12 + [self.get] * 6 + [self.cancel] * 4 + [self.many] * 4
         acts += [self.again] * 3 + [self.lease] * 2 + [self.reconnect]
         killed = time.monotonic()
-        while time.monotonic() < until:
+        wanted = {"killed", "prepared"}
+        while time.monotonic() < until or not (wanted <= self.counts.keys()):
             self.rng.choice(acts)(self.rng.choice(self.others))
             if time.monotonic() - killed > 3.0:
                 self.kill(self.rng.choice(self.others))
@@ -108,7 +110,7 @@ class Soak:
         """Return an array as memory of pages, which peers need not hear of."""
         layout = f"B={len(array)} X={PAGE} uint8"
         region = self.engine.share(array, f"a{self.rng.getrandbits(60)}", layout)
-        self.engine._regions.pop(region.name)
+        self.engine.shelf.regions.pop(region.name)
         self.engine.board.end(region.slot)
         return region
 
@@ -228,7 +230,7 @@ class Soak:
             assert getattr(x.error, "peer", other.child.name) == other.child.name
         while not other.peer.lost:
             time.sleep(0.001)
-            assert time.monotonic() - killed < 2.0, "nobody noticed"
+            assert time.monotonic() - killed < soon(2.0), "nobody noticed"
         other.child.end()
         other.begin()
         self.counts["killed"] += 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stretto.errors import CallError
-from stretto.transfer import Engine, kv_layout, loader
+from stretto.transfer import Engine, kv_layout
 from stretto.transfer.connector import Scheduler, Worker
 from stretto.transfer.connector.steps import Save, Step
 
@@ -56,7 +56,6 @@ def load(made, params, blocks):
 @pytest.fixture
 def prefill(request):
     """Return two tensor-parallel prefill workers, and what they say of a request."""
-    loader.load()
     job = request.node.name
     some = []
     for rank in range(2):

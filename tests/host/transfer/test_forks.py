@@ -16,9 +16,9 @@ import pytest
 from tests.host.transfer.conftest import ROOT, SECRET
 
 from stretto.errors import EngineLost
-from stretto.transfer import Engine, loader
+from stretto.transfer import Engine
 from stretto.transfer.stores import Files, load, save
-from stretto.transfer.ways.gpu import Enqueued, Passing
+from stretto.transfer.ways.gpu import EnqueuedCopies, Passing
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 WAIT = 20
@@ -150,7 +150,6 @@ def in_child(do):
 @pytest.fixture(params=["near", "tcp"], scope="module")
 def world(request, tmp_path_factory):
     """Return engines that go on to be used, whatever children try."""
-    loader.load()
     made = World(request.param, tmp_path_factory.mktemp("store"))
     yield made
     made.close()
@@ -166,7 +165,7 @@ def test_whatever_a_child_inherits_refuses_in_words(world, what):
     gate.set()
     if not world.far:
         world.there.share(np.zeros(8), "later")
-        world.there.unshare(world.there._regions["later"])
+        world.there.unshare(world.there.shelf.regions["later"])
     world.flying.wait(WAIT)
 
     assert said.startswith("EngineLost: ")
@@ -338,7 +337,7 @@ def test_a_prepared_transfer_on_a_gpu_refuses_too(world):
     )
     mover.stream = int
     passing = Passing(lambda stream: world.ended, "stage")
-    for made in (Enqueued([move], mover, None), passing):
+    for made in (EnqueuedCopies([move], mover, None), passing):
         world.here._prepared.add(made)
         for do in (made, lambda made=made: made(5)):
             status, said = in_child(do)

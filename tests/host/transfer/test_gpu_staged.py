@@ -15,7 +15,6 @@ from tests.pure.transfer.oracle import elements, key, memory
 from tests.pure.transfer.stand_in_gpu import GpuArray, Mover
 
 from stretto import executors
-from stretto import hop as hops
 from stretto.errors import (
     CallError,
     ChecksumError,
@@ -24,7 +23,8 @@ from stretto.errors import (
     TransferCancelled,
     TransferError,
 )
-from stretto.transfer import Engine, kv_layout, loader
+from stretto.fabric import hop as hops
+from stretto.transfer import Engine, kv_layout
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.stores import Files
 
@@ -45,7 +45,6 @@ def gpu(monkeypatch):
 def pair(request, monkeypatch, gpu):
     """Yield two engines in this process that take each other for other processes."""
     path = request.param
-    loader.load()
     if path in CARRIERS and (why := hops.get(path).missing()):
         pytest.skip(why)
     how = {"secret": SECRET, "job": uuid.uuid4().hex}
@@ -140,7 +139,7 @@ def test_strided_tensors_on_a_gpu_need_no_copy(pair, gpu):
     whole = filled(gpu, (40, 64), np.float32)
     part = GpuArray(whole.array[4:30, 8:40])
     region = shared(there, peer, np.zeros((26, 32), np.float32), "A=26 C=32 float32")
-    held = there._regions[region.name].holds
+    held = there.shelf.regions[region.name].holds
     region.put(part).wait(WAIT)
     assert np.array_equal(part.array, held)
 

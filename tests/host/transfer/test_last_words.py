@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import threading
 import time
 import uuid
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from tests.host.transfer.conftest import SECRET
 from tests.soon import soon
+from tests.waiting import until
 
 from stretto.errors import EngineLost
 from stretto.transfer import Engine
@@ -37,6 +39,36 @@ def test_what_was_said_is_heard(engine, start, is_far, how):
             move.wait(WAIT)
     with pytest.raises(EngineLost):
         peer.region("never").wait(WAIT)
+
+
+def test_what_the_dead_have_said_is_heard(engine, start):
+    """Also by who looks only then: words, and memory, which comes in two parts."""
+    told, busy, looks = [], threading.Event(), threading.Event()
+
+    class Follower:
+        def came(self, peer):
+            busy.set()
+            looks.wait(WAIT)
+
+        def heard(self, peer, body):
+            told.append(body["nth"])
+
+        def lost(self, peer):
+            told.append("lost")
+
+    child = start()
+    peer = engine.connect(child.address).wait(WAIT)
+    engine.follow("ours", Follower())
+    assert busy.wait(WAIT)
+    for nth in range(3):
+        child.ask("share", name=f"buf{nth}", nbytes=4096, arena=True)
+        child.ask("send", peer=engine.name, topic="ours", body={"nth": nth})
+    child.end()
+    looks.set()
+    until(lambda: "lost" in told)
+
+    assert [0, 1, 2, "lost"] == told
+    assert ("buf0", "buf1", "buf2") == peer.names
 
 
 def test_a_note_that_was_made_long_ago_is_sent_as_it_was(engine, start):

@@ -2,19 +2,18 @@
 
 import gc
 import os
-import re
 import signal
 import threading
 import time
 import uuid
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.held import held, left_since
 from tests.host.transfer.conftest import SECRET
-from tests.soon import soon
 
-from stretto.transfer import Engine, loader
+from stretto.errors import CallError
+from stretto.transfer import Engine
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(170)]
 WAIT = 30
@@ -22,27 +21,6 @@ AT_ONCE = 10
 HOW = ("closes", "is killed", "forks", "forks by itself")
 WAYS = [(way, how) for way in ("near", "tcp") for how in HOW][:-1]
 """Of the last the far end sees a connection that somebody holds."""
-
-
-def held():
-    """Return how many descriptors, shared mappings and threads this process has."""
-    gc.collect()
-    numbers = [one.name for one in Path("/proc/self/fd").iterdir()]
-    maps = Path("/proc/self/maps").read_text(encoding="ascii")
-    shared = re.findall(r"/memfd:stretto.*", maps)
-    names = sorted(t.name for t in threading.enumerate() if "transfer" in t.name)
-    return len(numbers), len(shared), names
-
-
-def settled(want):
-    """Return what is held, once it is no more than before, or after a while."""
-    until = time.monotonic() + soon(10)
-    while time.monotonic() < until:
-        now = held()
-        if now[0] <= want[0] and now[1] <= want[1] and now[2] == want[2]:
-            break
-        time.sleep(0.02)
-    return now
 
 
 def client(job, where, how, out):
@@ -100,7 +78,6 @@ def clients(job, where, how, count):
 @pytest.mark.parametrize(("way", "how"), WAYS)
 def test_nothing_is_left_of_clients(way, how, many):
     """Descriptors, mappings and threads; the memory can be taken back at once."""
-    loader.load()
     job = uuid.uuid4().hex
     with Engine("server", job=job, secret=SECRET, listen="127.0.0.1:0") as server:
         box = server.arena(1 << 20)
@@ -111,41 +88,15 @@ def test_nothing_is_left_of_clients(way, how, many):
         try:
             for _ in range(many // AT_ONCE):
                 groups += clients(job, where, how, AT_ONCE)
-            after = settled(before)
+            left = left_since(before)
         finally:
             for group in groups:
                 _end(group)
-        assert before[0] >= after[0]
-        assert before[1] >= after[1]
-        assert before[2] == after[2]
+        assert [] == left
         assert {} == server.peers
-        assert [] == server._gone.peers
+        assert [] == server.gone.peers
         server.unshare(region)
         assert server.notified(b"put", 2 + many).done()
-
-
-@pytest.mark.parametrize("way", ["near", "tcp"])
-def test_nothing_is_left_of_engines_of_the_same_process(way):
-    """Nobody dies there: who closes says when it writes no more."""
-    loader.load()
-    job = uuid.uuid4().hex
-    with Engine("server", job=job, secret=SECRET, listen="127.0.0.1:0") as server:
-        server.share(server.arena(1 << 16), "box")
-        where = server.address if way == "tcp" else "server"
-        before = None
-        for turn in range(20):
-            with Engine(f"client-{turn}", job=job, secret=SECRET) as one:
-                put = one.connect(where).wait(WAIT)["box"][:8].prepare_put(b"12345678")
-                put()
-            del put, one
-            _alone(server)
-            if turn == 1:
-                before = held()
-        after = settled(before)
-        assert [] == server._gone.peers
-        assert before[0] >= after[0]
-        assert before[1] >= after[1]
-        assert before[2] == after[2]
 
 
 def _alone(server):
@@ -155,11 +106,12 @@ def _alone(server):
     def is_over():
         names = [thread.name for thread in threading.enumerate()]
         return not (
-            server.peers or server._gone.peers or any("client-" in n for n in names)
+            server.peers or server.gone.peers or any("client-" in n for n in names)
         )
 
     while not is_over() and time.monotonic() < until:
         time.sleep(0.01)
+    gc.collect()
     return held()
 
 
@@ -168,3 +120,21 @@ def _end(group):
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def test_what_was_given_up_is_free_again():
+    """Marks of what was prepared, leases of names that were taken: there are two."""
+    job = uuid.uuid4().hex
+    with Engine("there", job=job) as there, Engine("here", job=job) as here:
+        memory, source = there.arena(64), here.arena(64)
+        there.share(memory, "box")
+        peer = here.connect("there").wait(WAIT)
+        box = peer.region("box").wait(WAIT).view
+        del peer._marks[2:], there.board._free[2:]
+        for _ in range(8):
+            box.prepare_put(source)()
+        for _ in range(8):
+            with pytest.raises(CallError, match="shares 'box' already"):
+                there.share(memory, "box")
+        with there.lease() as lease:
+            box.put(source, lease=lease.token).wait(WAIT)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.host.transfer.carriers import CARRIERS
 from tests.host.transfer.conftest import SECRET
+from tests.waiting import until
 
 from stretto.errors import (
     CallError,
@@ -18,11 +19,13 @@ from stretto.errors import (
     StaleMemory,
     TransferCancelled,
     TransferError,
+    TransferTimeout,
 )
-from stretto.transfer import Engine, loader
+from stretto.transfer import Engine
 from stretto.transfer.copying.words import Status
 from stretto.transfer.engine.peer import Peer
-from stretto.transfer.ways.transfer import Transfer
+from stretto.transfer.links.words import Kind
+from stretto.transfer.ways.transfer import PreparedTransfer, Transfer
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 WAIT = 20
@@ -31,7 +34,6 @@ WAIT = 20
 @pytest.fixture
 def make():
     """Yield what makes engines of one job that listen, and end them."""
-    loader.load()
     job, made = uuid.uuid4().hex, []
 
     def engine(name, *, listen="127.0.0.1:0", job=job, **how):
@@ -210,24 +212,48 @@ def test_an_engine_that_connects_with_itself_is_told_so(make):
             here.connect(way).wait(WAIT)
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "why"),
-    [
-        (Status.DIFFERS, ChecksumError, "what arrived is not what was sent"),
-        (Status.CANCELLED, TransferCancelled, "the peer took it back"),
-        (Status.STALE, StaleMemory, "given to someone else"),
-        (Status.FAILED, TransferError, "the peer refuses it"),
-    ],
-)
-def test_each_status_of_a_peer_is_one_error(two, status, kind, why):
-    """What was taken back does not say that bytes were wrong."""
+ENDS = {
+    Status.DIFFERS: (ChecksumError, "what arrived is not what was sent", ""),
+    Status.CANCELLED: (TransferCancelled, "cancelled", "the peer took it back"),
+    Status.STALE: (StaleMemory, "given to someone else", ""),
+    Status.FAILED: (TransferError, "the kernel refuses", "the peer refuses it"),
+    Status.LATE: (TransferTimeout, "not done before its deadline", ""),
+}
+
+
+@pytest.mark.parametrize("peer_says", [False, True])
+@pytest.mark.parametrize("status", [one for one in Status if one is not Status.DONE])
+def test_each_status_is_one_error(two, status, peer_says):
+    """Whoever says so: what was taken back does not say that bytes were wrong."""
     there, here = two
     peer = here.connect(there.address).wait(WAIT)
-    x = Transfer(here.loop, peer, "tcp", nbytes=1, pieces=1)
-    peer._answered(x, status)
-    with pytest.raises(kind, match=why):
-        x.wait(0)
-    assert type(x.error) is kind
+    kind, why, theirs = ENDS[status]
+    for of_prepared in (False, True):
+        x = Transfer(here.loop, peer, "tcp", nbytes=1, pieces=1)
+        if of_prepared and not peer_says:
+            with pytest.raises(kind, match=why):
+                PreparedTransfer(x, None, None)._raise(status)
+        else:
+            x.end(status, peer_says=peer_says)
+        with pytest.raises(kind, match=theirs if peer_says and theirs else why):
+            x.wait(0)
+        assert type(x.error) is kind
+
+
+def test_a_get_that_its_peer_ends_early_has_failed(two):
+    """Its end came before its bytes: that was a success."""
+    there, here = two
+    there.share(np.ones(1 << 20, np.uint8), "box")
+    peer = here.connect(there.address).wait(WAIT)
+    region = peer.region("box").wait(WAIT)
+    until(lambda: there.peers)
+    (back,) = there.peers.values()
+    back._opened = lambda *request: None  # nobody answers
+    x = region.get(np.zeros(1 << 20, np.uint8))
+    (number,) = peer._receiving
+    back.say(Kind.END, number, int(Status.DONE), 0)
+    with pytest.raises(TransferError, match="the peer refuses it"):
+        x.wait(WAIT)
 
 
 @pytest.mark.parametrize("arena", [True, False])

@@ -1,7 +1,4 @@
-"""Transfers by NIXL, each group in a process that has loaded no other UCX.
-
-And transfers over TCP without Numba: both have a hop whose calls are Python's.
-"""
+"""Transfers by NIXL, each group in a process that has loaded no other UCX."""
 
 import subprocess
 import sys
@@ -9,32 +6,28 @@ from pathlib import Path
 
 import pytest
 from tests.checking.libraries import lacks
-from tests.host.transfer.carriers import run_by
+from tests.host.transfer.carriers import SOME, run_by
+from tests.nightly import at_night
 
 ROOT = Path(__file__).resolve().parents[3]
 ON_GPUS = "bytes_go_from_a_gpu or many_at_once or taken_back or prepared"
-pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.host, pytest.mark.timeout(600)]
 
 
-def test_paths_faults_and_gpus_by_nixl():
+@pytest.mark.parametrize("which", [SOME, at_night("nixl")], ids=["some", "all"])
+def test_paths_faults_and_gpus_by_nixl(which):
     """All that goes by NIXL of the files on paths and faults; of GPUs, a part."""
     run_by(
         "nixl", ("test_paths", "test_faults", "test_gpu_staged", "by_python_checks"),
-        f"two_carriers or nixl and not quicker and (not gpu_staged or {ON_GPUS})",
+        f"two_carriers or nixl and ({which}) and not quicker "
+        f"and (not gpu_staged or {ON_GPUS})",
         UCX_TLS="tcp,self", UCX_LOG_LEVEL="fatal",
     )  # fmt: skip
 
 
-def test_without_numba_bytes_go_over_tcp_all_the_same():
-    """By Python's functions: small, large and many, and whoever is gone is named."""
-    run_by(
-        "tcp", ("test_paths", "test_faults", "by_python_checks"),
-        "tcp and (by_python or put_is_there or layers or hears_of_it or dead_peer)",
-        STRETTO_TRANSFER_LOOPS="numpy",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("first", "second"), [("ucx", "nixl"), ("nixl", "ucx")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("ucx", "nixl"), at_night("nixl", "ucx")]
+)
 def test_a_process_goes_by_one_of_both(first, second):
     """Whoever comes second is told so; the first goes on, and TCP with either."""
     for carrier in (first, second):
@@ -56,9 +49,7 @@ sys.path[:0] = ["src"]
 os.environ.setdefault("UCX_TLS", "tcp,self")
 import numpy as np
 from stretto.errors import StrettoError
-from stretto.transfer import Engine, loader
-
-loader.load()  # compiled before anybody waits
+from stretto.transfer import Engine
 
 def joined(hop):
     how = {"hop": hop, "secret": b"s" * 32, "job": f"{hop}-{os.getpid()}"}

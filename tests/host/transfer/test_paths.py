@@ -229,12 +229,12 @@ def test_a_change_on_the_way_is_seen_by_checksums(pair, monkeypatch):
         monkeypatch.setattr(transfers, "_same", changed)
         x = region[:200_000].put(data, checksum=True)
     else:
-        summed = transfers.Work.summed
+        summed = transfers.CopyWork.summed
 
         def other(work, mode):
             return summed(work, mode) ^ 1
 
-        monkeypatch.setattr(transfers.Work, "summed", other)
+        monkeypatch.setattr(transfers.CopyWork, "summed", other)
         x = region[:200_000].put(data, checksum=True)
     with pytest.raises(ChecksumError, match=r"differ|not what was sent"):
         x.wait(WAIT)

@@ -9,9 +9,9 @@ from tests.host.transfer.conftest import SECRET
 from tests.pure.transfer.oracle import memory
 
 from stretto.errors import PlanError, TransferError
-from stretto.transfer import Engine, kv_layout, loader
+from stretto.transfer import Engine, kv_layout
 from stretto.transfer.copying.words import Mode
-from stretto.transfer.copying.work import Work
+from stretto.transfer.copying.work import CopyWork
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.plans import proving as proofs
 from stretto.transfer.stores import Files
@@ -39,7 +39,6 @@ def fresh():
 def views(request, fresh, monkeypatch, tmp_path):
     """Yield pairs of views, of a peer or a store and of ours, by a way."""
     way, job = request.param, uuid.uuid4().hex
-    loader.load()
     if way not in ("same process", "store"):
         monkeypatch.setattr(Peer, "is_self", property(lambda _: False))
     with (
@@ -76,7 +75,7 @@ def do(view, verb, other):
 def test_every_box_that_is_moved_was_proved(views, verb, monkeypatch):
     """Whole, the last and shorter chunk, and pieces of what is cut; on both sides."""
     plans, boxes, moved = set(), set(), []
-    prove, prove_cut, begin = proofs.prove, proofs.prove_cut, Work.__init__
+    prove, prove_cut, begin = proofs.prove, proofs.prove_cut, CopyWork.__init__
 
     def noting(plan):
         prove(plan)
@@ -95,7 +94,7 @@ def test_every_box_that_is_moved_was_proved(views, verb, monkeypatch):
 
     monkeypatch.setattr(proofs, "prove", noting)
     monkeypatch.setattr(proofs, "prove_cut", noting_cut)
-    monkeypatch.setattr(Work, "__init__", made)
+    monkeypatch.setattr(CopyWork, "__init__", made)
     is_store = views[0][0].region.kind == "store"
     for view, other in views:
         if is_store:
@@ -138,7 +137,7 @@ def test_a_peer_proves_for_itself(fresh, monkeypatch):
         def refuse(*layouts, **how):
             raise PlanError("no proof of it")
 
-        monkeypatch.setattr("stretto.transfer.ways.answer.proved", refuse)
+        monkeypatch.setattr("stretto.transfer.ways.request.proved", refuse)
         with pytest.raises(TransferError, match="no proof of it"):
             region.put(np.ones(64, np.uint8)).wait(WAIT)
         assert not held.any()

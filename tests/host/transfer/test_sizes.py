@@ -9,7 +9,7 @@ from tests.pure.transfer.stand_in_gpu import GpuArray, Mover
 
 from stretto import executors
 from stretto.errors import CallError, LayoutError
-from stretto.transfer import Engine, Layout, loader
+from stretto.transfer import Engine, Layout
 from stretto.transfer.stores import Files, load, save
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(60)]
@@ -22,7 +22,6 @@ KV = "L=3 | KV=2 B=8 T=4 H=2 float16"
 @pytest.fixture(params=["near", "tcp"], scope="module")
 def pair(request):
     """Yield two engines, and the first's peer for the second."""
-    loader.load()
     how = {"job": uuid.uuid4().hex, "secret": b"s" * 32}
     with (
         Engine("there", listen="127.0.0.1:0", **how) as there,

@@ -2,15 +2,17 @@
 
 import pytest
 from tests.host.transfer.soak import Soak
+from tests.nightly import at_night
 
 
 @pytest.mark.host
 @pytest.mark.timeout(180)
-def test_ten_seconds_of_everything_leave_no_byte_unaccounted_for():
+@pytest.mark.parametrize("seconds", [4.0, at_night(20.0)])
+def test_seconds_of_everything_leave_no_byte_unaccounted_for(seconds):
     """Puts, gets, cancels, kills and reconnects, at random."""
     soak = Soak(seed=11)
     try:
-        soak.run(10.0)
+        soak.run(seconds)
     finally:
         soak.close()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from tests.host.transfer import serving
 
-from stretto.transfer import loader
 from stretto.transfer.connector import vllm as ours
 
 try:
@@ -35,7 +34,6 @@ CALLS = Path(__file__).parents[2] / "pure" / "transfer" / "vllm_calls.json"
 @pytest.fixture
 def start(monkeypatch, tmp_path):
     """Yield what starts an instance, and end all of them."""
-    loader.load()
     monkeypatch.setattr(ours, "_ranks", lambda: (0, 0))
     some = []
 

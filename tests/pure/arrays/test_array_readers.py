@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from stretto import executors
-from stretto.arrays.array_readers import read_array
-from stretto.arrays.operands import GPU, operand
-from stretto.calls import Communicator
+from stretto.arrays import GPU, operand, read_array
 from stretto.errors import CallError
+from stretto.runtime.calls import Communicator
 
 
 class Faced:

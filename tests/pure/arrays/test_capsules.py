@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stretto.arrays.capsules import read_capsule
+from stretto.arrays import read_capsule
 from stretto.executors.cuda.device.arrays import DeviceArray
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stretto.arrays.operands import host_view
+from stretto.arrays import host_view
 from stretto.errors import CallError
 
 torch = pytest.importorskip("torch")

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto import collectives
 from stretto.bench.workload import cases
 from stretto.bench.workload.cases import PAIRS, PATTERNS, TESTS, Check, case_of
 from stretto.bench.workload.traffic import read_matrix, spread, weights
-from stretto.collectives import Operator
 from stretto.errors import CallError, UnknownNameError
+from stretto.program import collectives
+from stretto.program.collectives import Operator
 
 
 @given(st.sampled_from(TESTS), st.integers(2, 5), st.integers(0, 5000))

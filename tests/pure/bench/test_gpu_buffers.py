@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from stretto.bench.measuring.ours import Ours
+from stretto.bench.contender import CallBuffer, host_buffer
 from stretto.bench.peers._arrays import _viewer
+from stretto.bench.peers._ours import OurCalls
 from stretto.bench.workload.cases import case_of
-from stretto.bench.workload.contender import Buffer, host_buffer
 from stretto.errors import MissingExtraError
 
 
@@ -84,7 +84,7 @@ def test_our_calls_say_the_type_that_an_array_has_lost(test, verbs):
 
     for dtype, array in (("bfloat16", Raw()), ("float32", Raw())):
         case = case_of(test, 64, 2, dtype=dtype)
-        buffer = Buffer(given=array, host=None)
-        Ours(Comm(), device="cuda").prepare(case, buffer, buffer).call()
+        buffer = CallBuffer(given=array, host=None)
+        OurCalls(Comm(), device="cuda").prepare(case, buffer, buffer).call()
 
     assert ["bfloat16"] * len(verbs) + [None] * len(verbs) == told

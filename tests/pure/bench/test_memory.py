@@ -3,17 +3,18 @@
 import types
 
 from stretto.bench import tune
-from stretto.bench.tune.memory import Memory
-from stretto.bench.workload.task import Task
+from stretto.bench.measuring.control import Control
+from stretto.bench.tune.memory import SearchMemory
+from stretto.bench.workload.task import BenchTask
 
 
 def test_a_way_that_only_fails_is_given_up(tmp_path):
     """Each failure costs a deadline; what works somewhere goes on being tried."""
-    task = Task(
+    task = BenchTask(
         tests=("all_reduce",), sizes=(64,), num_ranks=2,
         options={"state": str(tmp_path / "s.json")},
     )  # fmt: skip
-    memory = Memory(task, Alone())
+    memory = SearchMemory(task, Control())
     case = types.SimpleNamespace(nbytes=64)
     pins = [f"all_reduce/{a} push packets staged" for a in "abcd"]
     bulk = [f"all_reduce/{a} push bulk staged" for a in "abcd"]
@@ -26,7 +27,7 @@ def test_a_way_that_only_fails_is_given_up(tmp_path):
             memory.fail(pin, case, "timeout")
 
     assert [*pins[:3], *bulk] == tried
-    again = Memory(task, Alone())
+    again = SearchMemory(task, Control())
     assert again.has_failed(pins[3], case)
 
 
@@ -38,11 +39,11 @@ def trial(pin, nbytes=64, batches=5):
 
 
 def memory_at(path, **options):
-    task = Task(
+    task = BenchTask(
         tests=("all_reduce",), sizes=(64,), num_ranks=2,
         options={"state": str(path / "s.json")}, **options,
     )  # fmt: skip
-    return Memory(task, Alone())
+    return SearchMemory(task, Control())
 
 
 def test_what_was_measured_before_is_told_again(tmp_path):
@@ -80,12 +81,3 @@ def test_of_ways_that_nobody_has_tried_one_pin_each_goes_ahead(tmp_path):
     assert [packets[0], pulled[0], bulk[0]] == first
     assert [pulled[1]] == second
     assert [packets[1], bulk[1]] == memory.together([packets[1], bulk[1]], case)
-
-
-class Alone:
-    """The only rank."""
-
-    rank = 0
-
-    def agree(self, value):
-        return value

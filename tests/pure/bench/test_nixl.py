@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from stretto.bench import peers
+from stretto.bench.contender import CallBuffer, Contender, Setup
 from stretto.bench.workload.cases import Check, case_of
-from stretto.bench.workload.contender import Buffer, Setup
-from stretto.errors import CallError, MissingExtraError
+from stretto.errors import CallError
 
 KNOWN, LOCK = {}, threading.Lock()
 
@@ -94,9 +94,8 @@ def on_both(work, tmp_path):
     """Run both ranks, each in a thread."""
 
     def rank(r):
-        peer = peers.get("nixl").open_peer(
-            Setup(rank=r, num_ranks=2, meet=str(tmp_path))
-        )
+        setup = Setup(rank=r, num_ranks=2, meet=str(tmp_path))
+        peer = peers.get("nixl", Contender).open(setup)
         try:
             return work(r, peer)
         finally:
@@ -116,7 +115,7 @@ def test_what_is_written_arrives(nixl, tmp_path, test):
         for case in cases:
             check = Check.fresh(case, rank, seed=3)
             x, out = (
-                Buffer(given=a, host=a)
+                CallBuffer(given=a, host=a)
                 for a in (check.x.copy(), np.zeros_like(check.x))
             )
             if test == "bw" and rank == 0:  # it only hears that all has come
@@ -132,17 +131,10 @@ def test_what_is_written_arrives(nixl, tmp_path, test):
 
 def test_collectives_are_refused(nixl, tmp_path):
     """It moves data between pairs."""
-    peer = peers.get("nixl").open_peer(Setup(rank=0, num_ranks=2, meet=str(tmp_path)))
+    setup = Setup(rank=0, num_ranks=2, meet=str(tmp_path))
+    peer = peers.get("nixl", Contender).open(setup)
     array = np.zeros(4, np.float32)
-    buffer = Buffer(given=array, host=array)
+    buffer = CallBuffer(given=array, host=array)
 
     with pytest.raises(CallError, match="between pairs only"):
         peer.prepare(case_of("all_reduce", 16, 2), buffer, buffer)
-
-
-def test_its_absence_is_explained(monkeypatch):
-    """Where it is not installed, the row says how it is."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-
-    with pytest.raises(MissingExtraError, match="no nixl: pip install nixl"):
-        peers.get("nixl").open_peer(Setup(rank=0, num_ranks=2, meet=""))

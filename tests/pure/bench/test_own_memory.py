@@ -1,34 +1,25 @@
 """Peers of NCCL on memory of their own, here on tensors that lie on the host."""
 
-import types
-
 import numpy as np
 import pytest
 
+from stretto.bench.contender import CallBuffer, Contender, PreparedCall
 from stretto.bench.workload.cases import Check, case_of
-from stretto.bench.workload.contender import Buffer, Prepared, Setup
 
 torch = pytest.importorskip("torch", reason="NCCL is reached through PyTorch")
 
-from stretto.bench.peers._own import OwnMemory, beside_ours  # noqa: E402
+from tests.pure.bench.pretended import Torch  # noqa: E402
+
+from stretto.bench.peers._gpu import OwnMemory  # noqa: E402
 
 
-class Torch:
-    """PyTorch, as if what lies on the host were on a GPU."""
-
-    cuda = types.SimpleNamespace(synchronize=lambda: None)
-
-    def __getattr__(self, name):
-        return getattr(torch, name)
-
-
-class Copier:
+class Copier(Contender):
     """A peer that copies its input to its output, wherever those are."""
 
     closed = False
 
     def prepare(self, case, x, out):
-        return Prepared(
+        return PreparedCall(
             call=lambda: out.given.copy_(x.given), x=x, out=out, note="copies"
         )
 
@@ -38,7 +29,7 @@ class Copier:
 
 def buffer(count):
     array = np.zeros(count, np.float32)
-    return Buffer(given=torch.from_numpy(array), host=array)
+    return CallBuffer(given=torch.from_numpy(array), host=array)
 
 
 def test_the_peer_works_on_arrays_that_are_cut_to_size():
@@ -79,12 +70,3 @@ def test_a_call_in_place_stays_one():
     prepared = own.prepare(case_of("all_reduce", 64, 1, in_place=True), x, x)
 
     assert prepared.x is prepared.out
-
-
-@pytest.mark.parametrize("registered", [True, False])
-def test_only_memory_of_the_communicator_is_not_shared(registered):
-    """Plain tensors are as good for NCCL as for us."""
-    peer = Copier()
-    setup = Setup(rank=0, num_ranks=1, meet="", registered=registered)
-
-    assert (beside_ours(Torch(), peer, setup) is peer) == (not registered)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.nightly import at_night
 
-from stretto.bench.measuring.runner import Found
+from stretto.bench.measuring.loop import Timings
 from stretto.bench.tune import job
-from stretto.bench.workload.task import Task
-from stretto.plan import Schedule
+from stretto.bench.workload.task import BenchTask
+from stretto.compiler.plan import Schedule
 
 RECORDED = Path(__file__).with_name("recorded_all_reduce_h200x4.json")
 KERNELS_PER_S = 6.0
@@ -103,7 +104,7 @@ class Machine:
         for pin in pins:
             if "/ring push packets" in pin:
                 self.now += 3.6
-                found[pin] = Found(refused=True, note="CollectiveTimeout")
+                found[pin] = Timings(refused=True, note="CollectiveTimeout")
                 continue
             simulated = self.tuner._foreseen(
                 pin, self.tuner.question((case.test, case.nbytes))
@@ -111,7 +112,7 @@ class Machine:
             us = self.gpu.time(pin, case.nbytes, simulated)
             noise = 1 + 0.01 * self.rng.random((1, limits.batches))
             noise[self.rng.random(noise.shape) < 0.2] *= 1.25
-            found[pin] = Found(us=us * noise)
+            found[pin] = Timings(us=us * noise)
             self.now += 0.05 + limits.batches * 1.5e-3
         self.asks.append((case.nbytes, limits.batches, self.now))
         return found
@@ -134,10 +135,16 @@ def machine(monkeypatch):
     return found
 
 
-def test_from_scratch_the_search_ends_where_years_of_hands_did(machine, tmp_path):
+@pytest.mark.parametrize(
+    "sizes",
+    [(1 << 16,), at_night((1 << 12, 1 << 16, 1 << 20, 1 << 22))],
+    ids=len,
+)
+def test_from_scratch_the_search_ends_where_years_of_hands_did(
+    machine, tmp_path, sizes
+):
     """In half a minute, at every size, confirmed in time, while a protocol hangs."""
-    sizes = (1 << 12, 1 << 16, 1 << 20, 1 << 22)
-    task = Task(
+    task = BenchTask(
         tests=("all_reduce",), sizes=sizes, num_ranks=4, dtype="bfloat16",
         device="cuda", registered=True, mode="graph", budget_s=BUDGET_S,
         options={
@@ -166,7 +173,7 @@ def test_where_there_is_little_to_choose_from_all_of_it_is_confirmed(
     machine, tmp_path, test
 ):
     """Nobody is given up before the last look, and there are neighbours to ask for."""
-    task = Task(
+    task = BenchTask(
         tests=(test,), sizes=(1 << 10, 1 << 16), num_ranks=2, budget_s=BUDGET_S,
         options={"state": str(tmp_path / "s.json"), "keep": 12, "began": 0.0},
     )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stretto import bench
-from stretto.bench.measuring.measure import Found
+from stretto.bench.measuring.loop import Timings
 from stretto.bench.rows import row_of
 from stretto.bench.workload.cases import case_of
 from stretto.cli import main
@@ -18,15 +18,17 @@ FLOOR = {"copy_gbps": 10.0, "barrier_us": 1.0}
 
 def rows(scale=1.0, wrong=""):
     """Two contenders in two sizes, and one that refuses."""
-    task = bench.Task(tests=("all_reduce",), sizes=(1024, 1 << 20), num_ranks=2)
+    task = bench.BenchTask(tests=("all_reduce",), sizes=(1024, 1 << 20), num_ranks=2)
     rng = np.random.default_rng(7)
     found = []
     for nbytes in task.sizes:
         case = case_of("all_reduce", nbytes, 2)
         base = 2.0 + nbytes / 1e4
-        ours = Found(us=base * scale * rng.uniform(1, 1.05, (2, 30)), turns=9)
-        gloo = Found(us=5 * base * rng.uniform(1, 1.05, (2, 30)), turns=3, wrong=wrong)
-        none = Found(refused=True, note="CallError: not here")
+        ours = Timings(us=base * scale * rng.uniform(1, 1.05, (2, 30)), turns=9)
+        gloo = Timings(
+            us=5 * base * rng.uniform(1, 1.05, (2, 30)), turns=3, wrong=wrong
+        )
+        none = Timings(refused=True, note="CallError: not here")
         for name, one in (("stretto", ours), ("gloo", gloo), ("mpi", none)):
             row = row_of(case, task, name, one, "all_reduce/x", ours, FLOOR, None)
             found.append(row.as_json())
@@ -116,8 +118,8 @@ def test_a_wrong_result_is_the_exit_status(monkeypatch, capsys, wrong, status):
 
 def test_the_bus_of_a_pattern_is_what_the_busiest_has_for_others():
     """Nothing of incast stays at home; with even routes a quarter does."""
-    task = bench.Task(tests=("incast",), sizes=(1 << 20,), num_ranks=4)
-    us = Found(us=np.full((4, 9), 100.0), turns=1)
+    task = bench.BenchTask(tests=("incast",), sizes=(1 << 20,), num_ranks=4)
+    us = Timings(us=np.full((4, 9), 100.0), turns=1)
     for test, share in (("incast", 1.0), ("pairwise", 1.0), ("moe_combine", 0.75)):
         case = case_of(test, 1 << 20, 4, skew=0.0)
         row = row_of(case, task, "stretto", us, "", us, FLOOR, None)
@@ -176,8 +178,8 @@ def test_load_is_said_before_any_figure():
 def test_the_share_of_the_limit_counts_hearing_and_moving():
     """1 MiB at 10 GB/s takes 105 us, and a word from everybody 1 us."""
     case = case_of("all_gather", 1 << 20, 2)
-    task = bench.Task(tests=("all_gather",), sizes=(1 << 20,), num_ranks=2)
-    found = Found(us=np.full((2, 5), 100.0), turns=1)
+    task = bench.BenchTask(tests=("all_gather",), sizes=(1 << 20,), num_ranks=2)
+    found = Timings(us=np.full((2, 5), 100.0), turns=1)
     floor = {"copy_gbps": 10.0, "barrier_us": 1.0, "flag_us": 1.0}
 
     row = row_of(case, task, "stretto", found, "all_gather/ring", found, floor, None)
@@ -194,8 +196,10 @@ def test_the_share_of_the_limit_counts_hearing_and_moving():
 def test_blocks_take_the_sms_of_a_gpu(pin, sms):
     """One each: all of them wait for each other."""
     case = case_of("all_reduce", 64, 2)
-    task = bench.Task(tests=("all_reduce",), sizes=(64,), num_ranks=2, device="cuda")
-    found = Found(us=np.full((2, 5), 3.0), turns=1)
+    task = bench.BenchTask(
+        tests=("all_reduce",), sizes=(64,), num_ranks=2, device="cuda"
+    )
+    found = Timings(us=np.full((2, 5), 3.0), turns=1)
 
     row = row_of(case, task, "stretto", found, pin, found, FLOOR, None)
 
@@ -238,30 +242,34 @@ def test_a_figure_is_drawn(tmp_path):
         bench.open_figure("a.txt")
 
 
+def meant(names, device):
+    return bench.expand(names, bench.Contender, lambda one: device in one.DEVICES)
+
+
 def test_all_peers_of_a_device_are_meant_by_all():
     """And a wrong name is answered."""
-    assert {"gloo", "mpi"} <= set(bench.expand(["all"], "cpu"))
+    assert {"gloo", "mpi"} <= set(meant(["all"], "cpu"))
     assert {"nccl", "nccl-tuned", "nccl-symm", "torch-symm"} <= set(
-        bench.expand(["all"], "cuda")
+        meant(["all"], "cuda")
     )
     with pytest.raises(UnknownNameError, match="known: gloo"):
-        bench.expand(["glo"], "cpu")
+        meant(["glo"], "cpu")
 
 
 def test_a_task_survives_the_way_to_the_ranks():
     """What every rank is told is what was asked."""
-    task = bench.Task(
+    task = bench.BenchTask(
         tests=("matrix",), sizes=(8,), num_ranks=2, traffic=((0.0, 1.0), (1.0, 0.0))
     )
 
-    assert task == bench.Task.from_json(json.loads(json.dumps(task.as_json())))
+    assert task == bench.BenchTask.from_json(json.loads(json.dumps(task.as_json())))
     with pytest.raises(UnknownNameError, match="no mode named 'fast'"):
         replace(task, mode="fast")
 
 
 def test_peers_that_disturb_others_have_a_run_of_their_own():
     """NCCL reads its settings once a process."""
-    task = bench.Task(
+    task = bench.BenchTask(
         tests=("all_reduce",), sizes=(8,), num_ranks=2, peers=("nccl", "nccl-tuned")
     )
 

@@ -1,17 +1,20 @@
 """The peers of serving engines, against stand-ins of their packages on the host."""
 
-import sys
+import re
 import types
 
 import numpy as np
 import pytest
 
 from stretto.bench import peers
+from stretto.bench.contender import CallBuffer, Contender, Setup
+from stretto.bench.peers._side import MovingSide
 from stretto.bench.workload.cases import case_of
-from stretto.bench.workload.contender import Buffer, Setup
-from stretto.errors import CallError, MissingExtraError
+from stretto.errors import CallError
 
 torch = pytest.importorskip("torch", reason="their arrays are PyTorch's")
+
+from tests.pure.bench.pretended import Torch  # noqa: E402
 
 from stretto.bench.peers.flashinfer import FlashInfer  # noqa: E402
 from stretto.bench.peers.vllm import Vllm  # noqa: E402
@@ -19,23 +22,9 @@ from stretto.bench.peers.vllm import Vllm  # noqa: E402
 SETUP = Setup(rank=0, num_ranks=2, meet="", largest=1 << 20)
 
 
-class Torch:
-    """PyTorch, as if what lies on the host were on a GPU."""
-
-    capturing = False
-
-    def __init__(self):
-        self.cuda = types.SimpleNamespace(
-            synchronize=lambda: None, is_current_stream_capturing=lambda: self.capturing
-        )
-
-    def __getattr__(self, name):
-        return getattr(torch, name)
-
-
 def buffer(count, dtype="bfloat16"):
     tensor = torch.zeros(count, dtype=getattr(torch, dtype))
-    return Buffer(given=tensor, host=np.zeros(count, np.uint16), tensor=tensor)
+    return CallBuffer(given=tensor, host=np.zeros(count, np.uint16), tensor=tensor)
 
 
 class Comm:
@@ -56,14 +45,20 @@ class Comm:
         output.copy_(x)
 
 
-@pytest.mark.parametrize("name", ["flashinfer", "vllm"])
-def test_a_peer_that_is_not_installed_says_how_to_get_it(name, monkeypatch):
-    """As every optional part does."""
-    monkeypatch.setitem(sys.modules, name, None)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for kind in (Contender, MovingSide)
+        for name in peers.names(kind)
+        if peers.get(name, kind).NEEDS[0]
+    ],
+)
+def test_a_peer_that_is_not_installed_says_how_to_get_it(name, kind, monkeypatch):
+    """As every optional part does, in collectives and in transfers."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
-    with pytest.raises(MissingExtraError, match="pip install"):
-        peers.get(name).open_peer(SETUP)
+    assert re.search(r"pip install|build it", peers.get(name, kind).missing())
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,30 @@
 """Batches: when the clock is read, how long they are, what the loop costs."""
 
 import time
+import types
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.bench.measuring.runner import Found, Limits, Runner
+from stretto.bench.contender import PreparedCall
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.loop import Limits, Runner
+from stretto.bench.timing import SHORTEST_US, run_batch, turns_for
 from stretto.bench.workload.cases import case_of
-from stretto.bench.workload.contender import Prepared
-from stretto.bench.workload.timing import SHORTEST_US, run_batch, turns_for
-from stretto.trace import VirtualClock
 
 
-class CountingClock(VirtualClock):
-    """Counts how often it is looked at."""
+class CountingClock:
+    """Moves when told, and counts how often it is looked at."""
 
-    reads = 0
+    reads, at_us = 0, 0.0
 
     def now_us(self):
         self.reads += 1
-        return super().now_us()
+        return self.at_us
+
+    def advance_us(self, duration_us):
+        self.at_us += duration_us
 
 
 def test_the_clock_is_read_at_the_ends_of_a_batch_only():
@@ -35,7 +39,7 @@ def test_the_clock_is_read_at_the_ends_of_a_batch_only():
 
 def test_what_was_only_enqueued_is_waited_for_inside_the_batch():
     """Settling counts: a GPU's work is over when the clock is read."""
-    clock = VirtualClock()
+    clock = CountingClock()
 
     us = run_batch(lambda: None, 10, settle=lambda: clock.advance_us(100), clock=clock)
 
@@ -75,26 +79,22 @@ def test_a_call_too_short_to_see_is_repeated_as_often_as_can_be(us):
     assert 20_000 == turns_for(us, 20)
 
 
-class Alone:
-    """The only rank."""
-
-    rank, num_ranks, words = 0, 1, 0
-
-    def gather(self, value):
-        return [value]
-
-    def barrier(self):
-        pass
+def prepared_by(limits, prepared):
+    """Return a runner on the only rank there is."""
+    runner = Runner(Control(), limits)
+    asked = types.SimpleNamespace(prepare=lambda *_: prepared)
+    assert runner.prepare(None, asked, None, None)
+    return runner
 
 
 def test_a_stall_while_calibrating_makes_no_batch_too_short():
     """A call of a microsecond that once took milliseconds is called many times."""
     calls = iter([3e-3])
-    prepared = Prepared(
+    prepared = PreparedCall(
         call=lambda: time.sleep(s) if (s := next(calls, 0)) else None, x=None, out=None
     )
     limits = Limits(batch_us=100, batches=5, budget_us=1e5)
-    runner = Runner(Alone(), prepared, Found(), limits)
+    runner = prepared_by(limits, prepared)
 
     runner.calibrate()
 
@@ -104,7 +104,7 @@ def test_a_stall_while_calibrating_makes_no_batch_too_short():
 def test_what_follows_a_capture_is_done_before_a_graph_is_replayed():
     """A peer that registers what a graph has captured does it then, once."""
     said = []
-    prepared = Prepared(
+    prepared = PreparedCall(
         call=lambda: said.append("call"), x=None, out=None,
         captured=lambda: said.append("captured"),
     )  # fmt: skip
@@ -115,7 +115,7 @@ def test_what_follows_a_capture_is_done_before_a_graph_is_replayed():
         return lambda: said.append("replayed")
 
     limits = Limits(batch_us=100, batches=5, budget_us=1e5, capture=capture)
-    runner = Runner(Alone(), prepared, Found(), limits)
+    runner = prepared_by(limits, prepared)
 
     runner.capture(case_of("all_reduce", 1024, 1))
     runner.call()

@@ -1,6 +1,5 @@
 """Searching, writing profiles, fitting: on times that are made up."""
 
-import functools
 import json
 from dataclasses import asdict, replace
 
@@ -8,15 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.nightly import at_night
 
 from stretto import topology
 from stretto.bench import tune
 from stretto.bench.tune.fit import Observation
-from stretto.choice import Profile, Question, dtype_class, proved_plan
 from stretto.errors import CallError, TopologyError
 from stretto.executors import sim
-
-at_night = functools.partial(pytest.param, marks=pytest.mark.slow)
+from stretto.runtime.choice import Profile, Question, dtype_class, proved_plan
 
 
 class Bench:
@@ -36,7 +34,7 @@ class Bench:
 def search(us, untuned, pins, seed=0, over=lambda: False, bench=None, **options):
     """Run a search to its end, on times that are known."""
     bench = bench or Bench(us, seed)
-    space = tune.Space(
+    space = tune.SearchSpace(
         pins=pins,
         untuned=untuned,
         **{"expand": lambda _: (), "refine": lambda _: ()} | options,
@@ -236,8 +234,8 @@ def test_a_broken_profile_is_not_overwritten(tmp_path):
         tune.merged(path, "cpu", [], "")
 
 
-@pytest.mark.parametrize("memory", ["staged", "zero_copy"])
 @pytest.mark.parametrize("executor", ["cpu", "cuda"])
+@pytest.mark.parametrize("memory", [at_night("staged"), "zero_copy"])
 def test_leaders_are_different_families_that_work(executor, memory):
     """One a family; numbers are those that the executor has."""
     asked = Question(
@@ -270,6 +268,7 @@ def test_neighbours_differ_in_one_step_and_work():
     assert len(found) == len(set(found))
 
 
+@pytest.mark.slow
 def test_constants_that_were_bent_are_found_again():
     """From another machine's times, the fit comes back to within a tenth."""
     machine = topology.load("cpux2")
@@ -290,8 +289,8 @@ def test_constants_that_were_bent_are_found_again():
 
 
 def observed(name, words, nbytes, machine):
-    from stretto import algorithms
-    from stretto.plan import Schedule
+    from stretto.compiler.plan import Schedule
+    from stretto.program import algorithms
 
     plan = proved_plan(algorithms.get(name), 2, (), Schedule.parse(words), True)
     us = sim.simulate(plan, machine, nbytes=nbytes).time_us
@@ -346,8 +345,8 @@ def test_where_nothing_of_the_search_works_what_is_shipped_is_kept():
     ("nbytes", "algorithm", "shape"),
     [  # the fastest on four H200 GPUs, and none of it is named in the space
         (1 << 10, "all_reduce/one_shot", "threads=128"),
-        (1 << 14, "all_reduce/one_shot", "blocks=32 threads=64"),
-        (1 << 20, "all_reduce/two_shot", "blocks=96 threads=256"),
+        at_night(1 << 14, "all_reduce/one_shot", "blocks=32 threads=64"),
+        at_night(1 << 20, "all_reduce/two_shot", "blocks=96 threads=256"),
         at_night(1 << 14, "all_reduce/one_shot", "blocks=8 threads=128"),
         at_night(1 << 16, "all_reduce/one_shot", "blocks=64 threads=128"),
         at_night(1 << 18, "all_reduce/two_shot", "blocks=128 threads=64"),

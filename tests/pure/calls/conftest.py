@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stretto import executors
-from stretto.calls import Communicator
+from stretto.runtime.calls import Communicator
 
 
 class Group(executors.Group):
@@ -28,4 +28,4 @@ def blind(comm, monkeypatch):
     def refuse(*_):
         raise AssertionError("the call was examined")
 
-    return lambda: monkeypatch.setattr(comm, "_caller", refuse)
+    return lambda: monkeypatch.setattr(comm, "_enter", refuse)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import stretto
-from stretto.choice.select import Profile
 from stretto.errors import StrettoError
 from stretto.executors import Group
-from stretto.meeting.environment import find_place
-from stretto.meeting.limits import check_deadline, check_num_ranks
+from stretto.fabric.meeting.environment import find_place
+from stretto.fabric.patience import check_deadline, check_num_ranks
+from stretto.runtime.choice.select import Profile
 
 ODD = [math.inf, math.nan, -1, 0, "30", None, True, [1], 1e300, 10**400, 1j, b"\xff"]
 

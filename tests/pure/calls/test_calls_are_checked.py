@@ -6,12 +6,8 @@ import weakref
 import numpy as np
 import pytest
 
-from stretto import algorithms, executors
-from stretto.calls import Communicator
-from stretto.calls.runner import CallRunner
-from stretto.choice import proved_plan
-from stretto.choice.select import Profile, Question, Rule
-from stretto.collectives import Operator
+from stretto import executors
+from stretto.compiler.plan import Schedule
 from stretto.errors import (
     CallError,
     CommunicatorBroken,
@@ -19,8 +15,14 @@ from stretto.errors import (
     PlanError,
     UnknownNameError,
 )
-from stretto.lang import algorithm, reduce
-from stretto.plan import Schedule
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
+from stretto.program.lang import algorithm, reduce
+from stretto.runtime.calls import Communicator
+from stretto.runtime.calls.runner import CallRunner
+from stretto.runtime.choice import proved_plan
+from stretto.runtime.choice.question import Question
+from stretto.runtime.choice.select import Profile, Rule
 
 
 class Session(executors.Session):

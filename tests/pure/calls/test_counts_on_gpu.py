@@ -7,8 +7,8 @@ import pytest
 from tests.stand_ins import TensorLike
 
 from stretto import executors
-from stretto.calls import Communicator
 from stretto.errors import CallError, PlanError
+from stretto.runtime.calls import Communicator
 
 
 class Session(executors.Session):

@@ -8,17 +8,18 @@ import gc
 import random
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 import stretto
-from stretto import algorithms
-from stretto.choice import plans
+from stretto.compiler.plan import Schedule
 from stretto.errors import is_interruption
 from stretto.executors import Group
-from stretto.plan import Schedule
+from stretto.program import algorithms
+from stretto.runtime.choice import Choice, Question, plans
 
 
 class Alarm(Exception):
@@ -41,6 +42,10 @@ class Handler:
         """Raise."""
         raise Alarm
 
+    def __call__(self, number, frame):
+        """Raise from deeper down."""
+        odd_number()
+
 
 def events_of(call, nth=None):
     """Return how many chances a handler has in a call; raise at the nth."""
@@ -54,6 +59,7 @@ def events_of(call, nth=None):
                 sys.setprofile(None)
                 handler(signal.SIGALRM, sys._getframe())
 
+    before = signal.signal(signal.SIGALRM, handler)
     gc.disable()  # Python hides what is raised while it collects
     sys.setprofile(chance)
     try:
@@ -61,6 +67,7 @@ def events_of(call, nth=None):
     finally:
         sys.setprofile(None)
         gc.enable()
+        signal.signal(signal.SIGALRM, before)
     return seen
 
 
@@ -69,20 +76,25 @@ def odd_number():
     raise Alarm
 
 
-@pytest.mark.parametrize("made", [handler, Handler().method, Handler().any])
+SHAPES = (
+    handler, Handler().method, Handler().any, Handler(), partial(Handler().any, "more"),
+    lambda number, frame: odd_number(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("made", SHAPES)
 def test_what_a_handler_raises_is_told_from_what_code_raises(made):
-    """By how handlers are called, whatever they are."""
+    """By what is installed, whatever shape it has."""
     before = signal.signal(signal.SIGUSR1, made)
     try:
         with pytest.raises(Alarm) as interrupted:
             signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(Alarm) as raised:
+            odd_number()
+        assert is_interruption(interrupted.value)
+        assert not is_interruption(raised.value)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    with pytest.raises(Alarm) as raised:
-        odd_number()
-
-    assert is_interruption(interrupted.value)
-    assert not is_interruption(raised.value)
 
 
 class Alone(Group):
@@ -145,19 +157,23 @@ def test_an_interrupted_call_raises_that_and_leaves_nobody_inside(verb):
     comm.close()
 
 
+FLAT = Choice(algorithms.get("reduce/flat"), Schedule(protocol="packets"))
+ASKED = Question(
+    executor="cpu", collective="reduce", num_ranks=8, nbytes=8, params=(("root", 0),)
+)
+
+
 def chosen():
     """Return whether there is such a plan, asked for the first time."""
     plans.proved_program.cache_clear()
     plans._proved.cache_clear()
-    args = (algorithms.get("reduce/flat"), 2, (("root", 0),))
-    return plans.serves(*args, Schedule(protocol="packets"), True)
+    return plans.works(FLAT, replace(ASKED, num_ranks=2))
 
 
 def chosen_of_kept():
     """Return the same of a plan that another process has proved."""
     plans._proved.cache_clear()
-    args = (algorithms.get("reduce/flat"), 8, (("root", 0),))
-    return plans.serves(*args, Schedule(protocol="packets"), True)
+    return plans.works(FLAT, ASKED)
 
 
 def test_an_interruption_is_no_reason_to_prove_anew(tmp_path, monkeypatch):

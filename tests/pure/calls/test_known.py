@@ -9,9 +9,10 @@ from tests.stand_ins import TensorLike
 
 from stretto import executors
 from stretto.arrays import array_readers as readers_module
-from stretto.arrays.array_readers import read_array
+from stretto.arrays import read_array
 from stretto.errors import CallError
 from stretto.executors.cuda.device.arrays import DeviceArray
+from stretto.runtime.calls import known
 
 ROOM = 1 << 60
 """Where memory that peers reach begins."""
@@ -374,14 +375,22 @@ def test_arrays_that_come_again_are_soon_known_themselves(comm, session):
         for x in pair:
             comm.all_reduce(x)
 
-    known = {key[1] for key in comm._calls.by_arrays}
-    assert known == {id(x) for x in pair}
+    arrays = {key[1] for key in comm._calls if type(key[1]) is int}
+    assert arrays == {id(x) for x in pair}
 
 
-def test_the_table_of_known_arrays_stays_small(comm, session):
-    """Arrays that are seen once do not fill it."""
-    for _ in range(12000):
+def test_the_table_of_known_calls_stays_small(comm, session, monkeypatch):
+    """Arrays that are seen once do not fill it; one that is full is begun anew."""
+    kinds = set()
+    for _ in range(2000):
         comm.all_reduce(np.ones(6))
-
-    assert 512 >= len(comm._calls.by_arrays)
-    assert 1 == len(comm._calls.by_layout)
+        kinds |= {key[0] for key in comm._calls}
+    assert {"all_reduce"} == kinds
+    assert 40 >= len(comm._calls)
+    monkeypatch.setattr(known, "MOST", 50)
+    for i in range(200):
+        x = np.ones(6 + i)
+        for _ in range(2):
+            assert comm.all_reduce(x) is x
+        assert 50 >= len(comm._calls)
+    assert (206 - 1,) == session.launched[-1][0].shape

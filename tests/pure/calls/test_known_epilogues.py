@@ -5,9 +5,10 @@ import pytest
 from tests.pure.calls.test_known import Session, Tensor
 
 from stretto.arrays import array_readers as readers_module
-from stretto.calls.requests.layout import MISS
-from stretto.epilogues import cast, epilogue, row_mean, rsqrt
 from stretto.errors import CallError
+from stretto.program.epilogues import cast, epilogue, row_mean, rsqrt
+from stretto.runtime.calls.known_epilogues import learn_epilogue, repeat_epilogue
+from stretto.runtime.calls.requests.layout import MISS
 
 SHAPE = (4, 64)
 SIZE = 4 * 64 * 4
@@ -133,9 +134,9 @@ def test_after_a_fault_nothing_is_known(comm, session):
 
 def test_arrays_on_the_cpu_go_the_long_way(comm):
     """There PyTorch or NumPy does it after the collective."""
-    known, key = comm._calls.epilogues, ("all_reduce", 0, 0)
+    key = ("all_reduce", 0, 0)
     x = np.zeros(SHAPE, np.float32)
     bound = doubled(by=2.0).into(out=np.zeros(SHAPE, np.float32))
-    known.learn(key, x, None, bound, lambda *_: None, lambda e: e)
+    learn_epilogue(comm, key, x, None, bound, lambda *_: None)
 
-    assert MISS is known.repeat(key, x, None, bound)
+    assert MISS is repeat_epilogue(comm, key, x, None, bound)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from stretto import executors
-from stretto.calls import Communicator
 from stretto.errors import StrettoError
+from stretto.runtime.calls import Communicator
 
-same_arrays = pytest.importorskip("stretto.jit.same").same_arrays
+same_arrays = pytest.importorskip("stretto.fabric.jit.same").same_arrays
 torch = pytest.importorskip("torch")
 STARTS = 0, 24, 48, 96, 100, 102, 300, 512, 536, 752
 SHAPES = (6,), (2, 3), (3, 2), (3, 6), (18,), (1, 6), (0,), (0, 6), (), (3, 1)

@@ -1,19 +1,21 @@
 """What was chosen is logged, once per kind, when somebody asks."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
-from stretto.calls import logs
-from stretto.calls.choosing import Chooser
-from stretto.calls.keys import LaunchKey
-from stretto.choice.measured import Measured
-from stretto.collectives import Operator
+from stretto.executors import Call
+from stretto.runtime.calls import choosing, logs
+from stretto.runtime.calls.choosing import LaunchKind
+from stretto.runtime.choice import Question
+from stretto.runtime.choice.measured import Measured
 
-KIND = LaunchKey(
-    "cpu", "all_reduce", "float32", Operator.SUM, (1024,), (), "staged", True,
+KIND = LaunchKind(
+    Question(executor="cpu", collective="all_reduce", num_ranks=4, nbytes=4096),
+    Call(dtype="float32", counts=(1024,)),
     "all_reduce/ring push bulk",
-)  # fmt: skip
+)
 
 
 class Session:
@@ -40,7 +42,10 @@ def ask(monkeypatch):
 
 
 def prepare(rank=0, kind=KIND):
-    Chooser(rank, 4, {}, Measured()).prepare(kind, Session())
+    calls = SimpleNamespace(
+        rank=rank, _selectors={}, _sessions={}, _profiles=Measured()
+    )
+    choosing.prepare(calls, kind, Session())
 
 
 @pytest.mark.parametrize(

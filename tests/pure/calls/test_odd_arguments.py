@@ -9,12 +9,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.nightly import nightly
 from tests.pure.calls.test_arguments import Alone
 
 import stretto
 from stretto.errors import DeviceError, StrettoError
-from stretto.meeting.address import socket_path
-from stretto.meeting.environment import find_place
+from stretto.fabric.address import socket_path
+from stretto.fabric.meeting.environment import find_place
 
 
 class Text(str):
@@ -166,7 +167,7 @@ def check(comm):
     assert [3.0] * 4 == comm.all_reduce(x).tolist()
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", nightly(VERBS, 4))
 def test_whatever_is_given_the_error_is_ours(verb):
     """Not Python's, nor NumPy's; it is short, and names the verb; all goes on."""
     comm = stretto.Communicator(Alone(), profiles=None)

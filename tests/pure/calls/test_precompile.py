@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from stretto import executors
-from stretto.calls import precompile
-from stretto.calls.precompile import compile_usual, usual_calls
-from stretto.choice.select import STAGED, Question, dtype_class
-from stretto.choice.selector import Selector
-from stretto.collectives import Operator
+from stretto.program.collectives import Operator
+from stretto.runtime.calls import precompile
+from stretto.runtime.calls.precompile import compile_usual, usual_calls
+from stretto.runtime.choice.question import STAGED, Question, dtype_class
+from stretto.runtime.choice.selector import Selector
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def runs(pid):
 
 KILLED = """
 import os, time
-from stretto.calls.precompile import in_processes
+from stretto.runtime.calls.precompile import in_processes
 
 def who(_):
     time.sleep(0.3)

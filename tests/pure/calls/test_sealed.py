@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from stretto.calls.joining import published, sealed
 from stretto.errors import RendezvousError
-from stretto.meeting import secret as secrets_of_files
+from stretto.fabric import secret as secrets_of_files
+from stretto.runtime.calls.joining import published, sealed
 
 
 class Store:
@@ -99,7 +99,7 @@ def spread(monkeypatch):
     """Let every rank be on a host of its own, with an address that others reach."""
     hosts = threading.local()
     monkeypatch.setattr(published, "host_id", lambda: f"host-{hosts.rank}")
-    monkeypatch.setattr(published, "_own_address", lambda towards="": "127.0.0.1")
+    monkeypatch.setattr(published, "own_address", lambda towards="": "127.0.0.1")
     return hosts
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stretto.calls.joining.slurm import address, expanded
 from stretto.errors import LaunchEnvironmentError
+from stretto.runtime.calls.joining.slurm import address, expanded
 
 
 @pytest.mark.parametrize(

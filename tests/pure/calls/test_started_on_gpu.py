@@ -11,10 +11,11 @@ import pytest
 from tests.stand_ins import TensorLike
 
 from stretto import executors
-from stretto.calls import Communicator
-from stretto.calls.forms.channels import _Channel
-from stretto.calls.runner import CallRunner
 from stretto.errors import CallError, CollectiveTimeout, CommunicatorBroken
+from stretto.runtime.calls import Communicator
+from stretto.runtime.calls.forms.channels import PairRunner
+from stretto.runtime.calls.runner import CallRunner
+from stretto.runtime.calls.started import start
 
 STREAMS = threading.local()
 
@@ -215,7 +216,7 @@ def test_a_transfer_to_a_peer_that_has_not_come_does_not_hold_the_caller(
     followed = []
     side = SimpleNamespace(after=lambda stream: followed.append(stream) or 99)
     monkeypatch.setattr(gpu, "side_stream", lambda: side)
-    channel = _Channel(Pair(), comm)
+    channel = PairRunner(Pair(), comm)
     x, opened = Tensor(), threading.Event()
 
     def transfer(x, stream=None):
@@ -223,7 +224,7 @@ def test_a_transfer_to_a_peer_that_has_not_come_does_not_hold_the_caller(
         channel._session("cuda").prepare(None, None)(x, None, stream=stream)
         return x
 
-    work = channel._start("send", transfer, x)
+    work = start(channel, "send", transfer, x)
     assert not session.launched
     opened.set()
     deadline = time.monotonic() + 5
@@ -233,7 +234,7 @@ def test_a_transfer_to_a_peer_that_has_not_come_does_not_hold_the_caller(
     assert work.wait() is x
     assert [99] == [where for _, where in session.launched]
     assert threading.get_ident() != session.launched[0][0]
-    channel._start("send", transfer, x)
+    start(channel, "send", transfer, x)
     assert (threading.get_ident(), 99) == session.launched[1]
     assert [77, 77] == followed
     assert [99, 99] == [m.stream for m in session.marks]
@@ -245,4 +246,4 @@ def test_a_pair_of_ranks_only_transfers(session, comm):
     comm._group.subgroup = lambda name, pair: Pair()
     comm.send(Tensor(), to=2)
 
-    assert comm._transfers._channels[1, 2]._group.only_transfers
+    assert comm._channels[1, 2]._group.only_transfers

@@ -3,9 +3,8 @@
 import inspect
 
 from stretto import Communicator
-from stretto.calls import VERBS
-from stretto.calls.verbs import Collectives
 from stretto.errors import is_library
+from stretto.runtime.calls import VERBS
 
 
 def test_verbs_that_were_written_are_the_librarys():
@@ -20,7 +19,7 @@ def test_verbs_that_were_written_are_the_librarys():
 def test_every_verb_can_be_started():
     """Under its name and `_async`, with its own arguments, for type checkers too."""
     for name in VERBS:
-        started = vars(Collectives)[f"{name}_async"]
+        started = vars(Communicator)[f"{name}_async"]
         own, other = (
             inspect.signature(one) for one in (getattr(Communicator, name), started)
         )

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from stretto.choice import Beside, Profile, Question, Selector
-from stretto.choice.beside import FEW_BLOCKS, SMALL_BYTES
 from stretto.errors import TopologyError
+from stretto.runtime.choice import Beside, Profile, Question, Selector
+from stretto.runtime.choice.beside import FEW_BLOCKS, SMALL_BYTES
 
 ALONE = "all_reduce/two_shot push bulk staged blocks=128"
 CALM = "all_reduce/two_shot push bulk staged blocks=12"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from stretto.choice import Profile, Question, Selector
-from stretto.choice.measured import Measured, agree
 from stretto.errors import TopologyError
 from stretto.executors import names
+from stretto.runtime.choice import Profile, Question, Selector
+from stretto.runtime.choice.measured import Measured, agree
 
 PROFILE = """
 executor = "cpu"
@@ -57,9 +57,6 @@ def test_a_users_profiles_are_read_where_they_lie(monkeypatch, tmp_path):
     (tmp_path / "gpu.toml").write_bytes(b"\xff")
     with pytest.warns(RuntimeWarning, match=r"gpu\.toml.*passed over"):
         assert {"cpu": PROFILE} == Profile.of_user()
-
-
-UNKNOWN = PROFILE.replace("all_reduce/swing", "all_reduce/of_my_own push bulk")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 import pytest
 
-from stretto import algorithms, epilogues
 from stretto.bench import tune
-from stretto.choice import Choice, Profile, Selector
-from stretto.choice.fused import fused_choice
-from stretto.epilogues import Form, Named, resolve
+from stretto.compiler.plan import Schedule
 from stretto.errors import TopologyError
 from stretto.executors.cuda.codegen.rowwise import shared_by
-from stretto.plan import Schedule
+from stretto.program import algorithms, epilogues
+from stretto.program.epilogues import Named, ValueForm, resolve
+from stretto.runtime.choice import Choice, Profile, Question, Selector
+from stretto.runtime.choice.fused import fused_choice
 
 ROWS = """
 executor = "cuda"
@@ -33,8 +33,8 @@ def rms_norm(y, weight, eps):
 
 
 def spec_of(row):
-    named = {"weight": Named("weight", "bfloat16", Form.ROW)}
-    named["eps"] = Named("eps", "", Form.SCALAR)
+    named = {"weight": Named("weight", "bfloat16", ValueForm.ROW)}
+    named["eps"] = Named("eps", "", ValueForm.SCALAR)
     return resolve(rms_norm.graph, named, dtype="bfloat16", row=row)
 
 
@@ -44,10 +44,13 @@ def choice_of(row, rows, num_ranks, rule=None):
     return fused_choice(
         plain,
         rule,
-        collective="all_reduce",
-        num_ranks=num_ranks,
-        nbytes=rows * row * 2,
-        epilogue=spec_of(row),
+        Question(
+            executor="cuda",
+            collective="all_reduce",
+            num_ranks=num_ranks,
+            nbytes=rows * row * 2,
+        ),
+        spec_of(row),
         pitched=False,
     )
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stretto.choice import Profile, Question
-from stretto.choice.selector import Selector
+from stretto.runtime.choice import Profile, Question
+from stretto.runtime.choice.selector import Selector
 
 SIZES = [1 << n for n in range(10, 31, 2)]
 

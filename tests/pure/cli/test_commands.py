@@ -5,9 +5,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from stretto import algorithms, cli, topology
+from stretto import cli, topology
 from stretto.cli.draw import svg
-from stretto.ir import spell_op, steps_of
+from stretto.program import algorithms
+from stretto.program.ir import spell_op, steps_of
 
 MINE = '''
 from stretto import algorithm, reduce
@@ -48,6 +49,24 @@ def test_help(golden, stretto, monkeypatch, command):
 
     assert 0 == status
     golden(out)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("lisst", "list"),
+        ("simulte all_reduce/ring", "simulate"),
+        ("run all_reduce/ring --shedule x", "--schedule"),
+        ("trace report FILE --perfeto x", "--perfetto"),
+    ],
+)
+def test_a_word_that_is_not_known_is_answered_with_the_nearest(capsys, words, meant):
+    """Verbs, and the options of that verb."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.split())
+
+    assert 2 == ended.value.code
+    assert capsys.readouterr().err.endswith(f"; did you mean {meant}?\n")
 
 
 def test_the_commands_are_those_of_the_design():

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from tests.nightly import examples
 from tests.pure.foreign.test_mscclpp import packets
 
-from stretto import algorithms
 from stretto.bench import read_document
 from stretto.bench.tune.memory import _read
-from stretto.choice import Profile, parse_sizes
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule, parse_plan
+from stretto.compiler.verify import verify
 from stretto.errors import ParseError, StrettoError
-from stretto.foreign import from_plan, from_xml, to_xml
-from stretto.ir import parse_program
-from stretto.lower import lower
-from stretto.plan import Schedule, parse_plan
+from stretto.program import algorithms
+from stretto.program.foreign import from_plan, from_xml, to_xml
+from stretto.program.ir import parse_program
+from stretto.runtime.choice import Profile, parse_sizes
 from stretto.synth.sketch.rules import _parse as parse_sketch
 from stretto.topology import load
 from stretto.transfer.layouts import Layout
-from stretto.verify import verify
 
 QUICK = settings(
     max_examples=examples(60),

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from stretto import algorithms
 from stretto.cli.targets import find_epilogue
-from stretto.collectives import Operator
-from stretto.epilogues import Form, Named, resolve
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors.cuda.codegen.generate import kernel_of
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
+from stretto.program.epilogues import Named, ValueForm, resolve
 
 NORM = Path(__file__).parents[3] / "examples" / "fuse_a_norm.py"
 INPUTS = ("--input", "weight=row:float32", "--input", "eps=number")
@@ -29,9 +29,9 @@ def test_the_kernel_is_the_one_that_a_call_runs(stretto, rows, share):
         *(("--rows", str(rows)) if rows else ()),
     )
     named = {
-        "residual": Named("residual", "bfloat16", Form.ELEMENT),
-        "weight": Named("weight", "float32", Form.ROW),
-        "eps": Named("eps", "", Form.SCALAR),
+        "residual": Named("residual", "bfloat16", ValueForm.ELEMENT),
+        "weight": Named("weight", "float32", ValueForm.ROW),
+        "eps": Named("eps", "", ValueForm.SCALAR),
     }
     graph = find_epilogue(str(NORM)).graph
     spec = resolve(graph, named, dtype="bfloat16", row=4096)

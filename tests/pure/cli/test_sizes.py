@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.choice import parse_size, parse_sizes, spell_size
 from stretto.errors import CallError
+from stretto.runtime.choice import parse_size, parse_sizes, spell_size
 
 
 @given(st.integers(0, 1 << 50))

@@ -5,9 +5,9 @@ import pytest
 from tests.checking.cases import counts_for, programs, shape_of
 from tests.checking.judge import program_is_right
 
-from stretto import collectives
-from stretto.collectives import DTYPES, Operator, Shape, combine, finish, widen
 from stretto.errors import CallError, UnknownNameError
+from stretto.program import collectives
+from stretto.program.collectives import DTYPES, Operator, Shape, combine, finish, widen
 
 
 def test_the_catalogue_has_the_ten():
@@ -34,21 +34,6 @@ def test_symbols_cover_what_counts_say():
         sizes = kind.symbol_sizes(shape, np.array(counts), 4)
         assert kind.num_symbols(shape) == len(sizes)
         assert sum(counts) == sizes.sum()
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "text"),
-    [
-        ("broadcast", {"root": 3}, "want a rank below 3"),
-        ("permute", {"pairs": ((0, 5),)}, "no rank 5"),
-        ("permute", {"pairs": ((0, 1), (2, 1))}, "once"),
-        ("permute", {"pairs": 7}, "want .source, target."),
-    ],
-)
-def test_wrong_parameters_are_answered(name, params, text):
-    """A root or a pair that does not exist."""
-    with pytest.raises(CallError, match=text):
-        collectives.get(name).check(Shape(num_ranks=3, params=params))
 
 
 def test_wrong_counts_are_answered():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.nightly import examples
 
-from stretto.collectives import FLOAT8, Operator, combine, narrow, widen
+from stretto.program.collectives import FLOAT8, Operator, combine, narrow, widen
 
 torch = pytest.importorskip("torch")
 ALL = np.arange(256, dtype=np.uint8)

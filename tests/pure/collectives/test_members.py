@@ -5,16 +5,17 @@ import pytest
 from tests.checking.cases import SCHEDULES, programs, shape_of
 from tests.checking.groups import among, group_programs
 from tests.checking.judge import plan_is_right, program_is_right
+from tests.checking.plan_runs.interleave import interleave
 
-from stretto import collectives, executors
-from stretto.collectives import Operator, Shape
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule, parse_plan
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import BoundsError, CallError, ProgramError, PromiseError
-from stretto.ir import parse_program
-from stretto.lang import algorithm, reduce
-from stretto.lower import lower
-from stretto.plan import Schedule, parse_plan
+from stretto.program import collectives
+from stretto.program.collectives import Operator, Shape
+from stretto.program.ir import parse_program
+from stretto.program.lang import algorithm, reduce
 from stretto.testing import draw, input_counts, interpret
-from stretto.verify import verify, verify_plan
 
 MEMBERS = (0, 2, 3)
 
@@ -62,7 +63,7 @@ def test_an_average_divides_by_the_members():
     options = {"dtype": "float32", "op": Operator.AVG, "counts": counts}
     want = interpret(alone, given, **options)
     plan = verify_plan(lower(verify(group), Schedule()))
-    run = executors.get("sim").interleave(plan, inputs, seed=0, **options)
+    run = interleave(plan, inputs, seed=0, **options)
     oracle = collectives.get("all_reduce").oracle(
         shape_of(group), inputs, Operator.AVG, np.array(counts)
     )
@@ -89,6 +90,10 @@ def test_parts_and_bits_are_the_members():
 @pytest.mark.parametrize(
     ("name", "params", "text"),
     [
+        ("broadcast", {"root": 5}, "want a rank below 5"),
+        ("permute", {"pairs": ((0, 5),)}, "no rank 5"),
+        ("permute", {"pairs": ((0, 1), (2, 1))}, "once"),
+        ("permute", {"pairs": 7}, "want .source, target."),
         ("all_gather", {"members": (2, 0)}, "want ranks in order"),
         ("all_gather", {"members": ()}, "want ranks in order"),
         ("all_gather", {"members": [0, 1]}, "want ranks in order"),
@@ -99,8 +104,8 @@ def test_parts_and_bits_are_the_members():
         ("permute", {"members": MEMBERS, "pairs": ()}, "its pairs say who takes part"),
     ],
 )
-def test_wrong_members_are_answered(name, params, text):
-    """Ranks in order, that exist, the root among them."""
+def test_wrong_parameters_are_answered(name, params, text):
+    """Roots and pairs that exist; members in order, the root among them."""
     with pytest.raises(CallError, match=text):
         collectives.get(name).check(shape(**params))
 

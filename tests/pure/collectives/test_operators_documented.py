@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from stretto.collectives import DTYPES, Operator, check
 from stretto.errors import CallError
+from stretto.program.collectives import DTYPES, Operator, check
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "run.md"
 KINDS = {"f": "floats", "i": "integers, bool", "u": "integers, bool", "c": "complex"}

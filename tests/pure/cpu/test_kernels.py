@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 from tests.nightly import nightly
 
-from stretto.collectives import DTYPES, Operator, combine, finish, storage, widen
 from stretto.executors.cpu.running import kernels
-from stretto.jit import missing
+from stretto.fabric.jit import missing
+from stretto.program.collectives import (
+    DTYPES,
+    Operator,
+    combine,
+    finish,
+    storage,
+    widen,
+)
 from stretto.testing import pairings
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "has Numba")
@@ -44,7 +51,7 @@ def equal(got, want, dtype, op):
     return ((wide == other) | ((wide != wide) & (other != other))).all()
 
 
-@pytest.mark.parametrize(("dtype", "op"), nightly(pairings(), 2))
+@pytest.mark.parametrize(("dtype", "op"), nightly(pairings(), 5))
 def test_a_kernel_combines_as_numpy_does(dtype, op):
     """Left to right, widened and rounded once, wrapping, carrying NaN."""
     rng = np.random.default_rng(0)
@@ -66,14 +73,15 @@ def test_a_kernel_combines_as_numpy_does(dtype, op):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "complex128"])
 @pytest.mark.parametrize("skew", [0, 1, 16, 48])
-def test_a_streaming_kernel_gives_the_same(dtype, skew):
-    """Whether or not destinations can be aligned together."""
+@pytest.mark.parametrize("past", [(True, True), (False, True), (True, False)])
+def test_a_streaming_kernel_gives_the_same(dtype, skew, past):
+    """Whether or not destinations can be aligned together, and all of them stream."""
     rng = np.random.default_rng(1)
     for count in LENGTHS:
         parts = [bytes_of(dtype, count, rng) for _ in range(2)]
         dsts = [bytes_of(dtype, count, rng, offset=o) for o in (skew, skew + 64)]
         kernel = kernels.Kernel(
-            dtype=dtype, op=Operator.SUM, num_srcs=2, divide=(1, 1), streaming=True
+            dtype=dtype, op=Operator.SUM, num_srcs=2, divide=(1, 1), streaming=past
         )
 
         run(kernel, dsts, parts)

@@ -1,24 +1,21 @@
-"""Slabs, the heap and shared files, in one process."""
+"""Slabs and the heap, in one process."""
 
 from __future__ import annotations
 
 import gc
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.shared_names import shared_names
+from tests.held import held, left_since
 
 from stretto.errors import (
     CallError,
     CollectiveMismatch,
     CommunicationError,
-    SharedMemoryError,
 )
 from stretto.executors import Group
 from stretto.executors.cpu.shared.heap import Heap
-from stretto.executors.cpu.shared.memory import Mapping, Reservation, create_file
 from stretto.executors.cpu.shared.slab import (
     LINE,
     MAX_LANES,
@@ -28,6 +25,7 @@ from stretto.executors.cpu.shared.slab import (
     SlabLayout,
     slot_class,
 )
+from stretto.fabric.memory import create_file
 
 
 class OneRank(Group):
@@ -41,31 +39,6 @@ class OneRank(Group):
 
     def fail(self, waiting_for, where, *, mismatch="", refused=""):
         return CollectiveMismatch(mismatch)
-
-
-def test_a_file_is_shared_and_has_no_name():
-    """Two mappings of one file show the same bytes; no directory lists it."""
-    before = shared_names()
-    fd = create_file(8192)
-    one, two = Mapping(fd, 8192), Mapping(fd, 8192)
-    os.close(fd)
-
-    one.words(4096, 2)[1] = 42
-
-    assert 42 == two.words(4096, 2)[1]
-    assert before == shared_names()
-
-
-def test_words_keep_their_mapping():
-    """An array of a mapping that nobody else refers to can still be read."""
-    fd = create_file(4096)
-    words = Mapping(fd, 4096).words(0, 4)
-    os.close(fd)
-    gc.collect()
-
-    words[3] = 7
-
-    assert [0, 0, 0, 7] == words.tolist()
 
 
 @pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 128, 129, 4096, MAX_SLOT])
@@ -174,7 +147,7 @@ def test_different_allocations_are_a_mismatch():
 
     class Other(OneRank):
         def exchange(self, payload, fds=()):
-            other = {**payload, "empty": "(1,) int8, cpu", "dead": []}
+            other = {**payload, "empty": "(1,) int8, cpu", "withdrawn": []}
             return [(payload, ()), (other, ())]
 
     said = r"rank 0: \(10,\) float32, cpu; rank 1: \(1,\) int8, cpu"
@@ -194,17 +167,6 @@ def test_another_version_is_refused():
         open_session(Older())
 
 
-def test_memory_that_does_not_fit_is_refused_with_the_limit():
-    """The message says how much there is in all, and what to do."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    place, fd = Reservation(page), create_file(2 * page)
-    try:
-        with pytest.raises(SharedMemoryError, match=f"want at most {page} a comm"):
-            place.append(fd, 2 * page)
-    finally:
-        os.close(fd)
-
-
 class TwoThatGrow(OneRank):
     """This rank, and one that may have no room."""
 
@@ -220,7 +182,7 @@ def test_a_heap_that_cannot_grow_is_as_it_was():
     group = TwoThatGrow()
     heap = Heap(group)
     small = heap.empty((10,), np.dtype(np.int8))
-    used, files = heap.nbytes, len(list(Path("/proc/self/fd").iterdir()))
+    used, before = heap.nbytes, held()
 
     with pytest.raises(CallError, match=r"rank 0: .* bytes asked for in all, want at"):
         heap.empty((1 << 40,), np.dtype(np.int8))
@@ -229,7 +191,7 @@ def test_a_heap_that_cannot_grow_is_as_it_was():
         heap.empty((used,), np.dtype(np.int8))
 
     assert used == heap.nbytes
-    assert files == len(list(Path("/proc/self/fd").iterdir()))
+    assert [] == left_since(before)
     group.why = ""
     assert (used,) == heap.empty((used,), np.dtype(np.int8)).shape
     assert (10,) == small.shape

@@ -9,18 +9,9 @@ import pytest
 from stretto.executors.cpu.peers.crowding import is_crowded, where
 from stretto.executors.cpu.shared.slab import ASLEEP, LINE, Slab, SlabLayout
 from stretto.executors.cpu.shared.wakers import Wakers
-from stretto.executors.cpu.words import Header, SessionWord
+from stretto.executors.cpu.words import Common, Header
 
-AT = 8 * Header.END
-
-
-def signaller(name):
-    """Return what raises a flag, of each interpreter."""
-    if name == "numba":
-        return pytest.importorskip("stretto.executors.cpu.running.instructions").signal
-    from stretto.executors.cpu.running.interpreter_numpy import _Run
-
-    return lambda call, at, epoch: _Run(call).signal(at, epoch)
+AT = Header.END.at
 
 
 class Pair:
@@ -34,7 +25,7 @@ class Pair:
             slabs[rank] = Slab.__new__(Slab)
             slabs[rank].address = self.memory[rank].ctypes.data
         self.wakers = [Wakers(), Wakers()]
-        self.words = [np.zeros(int(SessionWord.END), dtype=np.int64) for _ in (0, 1)]
+        self.words = [np.zeros(int(Common.END), dtype=np.int64) for _ in (0, 1)]
         numbers = {rank: one.number for rank, one in enumerate(self.wakers)}
         for rank, one in enumerate(self.wakers):
             one.connect(self.words[rank], rank, slabs, numbers)
@@ -63,10 +54,10 @@ def pair():
     made.close()
 
 
-@pytest.mark.parametrize("interpreter", ["numba", "numpy"])
-def test_a_signal_wakes_who_sleeps_and_nobody_else(pair, interpreter):
+def test_a_signal_wakes_who_sleeps_and_nobody_else(pair):
     """The flag is up first; a rank that is awake costs no call of the system."""
-    signal, call = signaller(interpreter), int(pair.table.ctypes.data)
+    made = pytest.importorskip("stretto.executors.cpu.running.instructions")
+    signal, call = made.signal, int(pair.table.ctypes.data)
     signal(call, call + AT, 1)
     assert not pair.woken()
 
@@ -84,7 +75,7 @@ def test_who_lies_down_looks_once_more(pair):
     mine = int(pair.words[1].ctypes.data)
     assert not made.lie_down(mine)
     assert made.lie_down(mine)
-    signal, call = signaller("numba"), int(pair.table.ctypes.data)
+    signal, call = made.signal, int(pair.table.ctypes.data)
     signal(call, call + AT, 1)
     made.arise(mine)
 
@@ -94,12 +85,12 @@ def test_who_lies_down_looks_once_more(pair):
 
 def test_where_somebody_cannot_be_woken_nobody_sleeps_for_long():
     """Then there is no table, and ranks take naps."""
-    words = np.zeros(int(SessionWord.END), dtype=np.int64)
+    words = np.zeros(int(Common.END), dtype=np.int64)
     one = Wakers()
     one.connect(words, 0, {0: object(), 1: object()}, {0: one.number})
     one.close()
 
-    assert 0 == words[SessionWord.WAKERS]
+    assert 0 == words[Common.WAKERS]
 
 
 def test_what_is_closed_is_closed(pair):

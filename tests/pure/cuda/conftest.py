@@ -56,7 +56,7 @@ def single_bytes_stay():
 @pytest.fixture(scope="module")
 def one_hop():
     """Register the kernel of an example, for as long as a module's tests run."""
-    from stretto.lang import byhand
+    from stretto.program.lang import byhand
 
     path = Path(__file__).parents[3] / "examples" / "write_a_kernel.py"
     spec = importlib.util.spec_from_file_location("write_a_kernel", path)

@@ -16,14 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from stretto import collectives
-from stretto.collectives import Shape, storage
+from stretto.compiler.verify import verify_plan
 from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.compile import headers
 from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.executors.cuda.flags.regions import fit
+from stretto.executors.cuda.words import RECORD
+from stretto.program import collectives
+from stretto.program.collectives import Shape, storage
 from stretto.testing import draw, input_counts, interpret, output_counts
-from stretto.verify import verify_plan
 
 HERE = Path(__file__).parent
 FINGERPRINT = 7
@@ -192,7 +193,7 @@ class Emulated:
         self.stage = [aligned(2 * self.half, 0x5A) for _ in range(n)]
         self.packets = [aligned(2 * self.packet_half) for _ in range(n)]
         self.control = [aligned(abi.control_bytes(n)) for _ in range(n)]
-        self.records = [aligned(abi.RECORD.itemsize) for _ in range(n)]
+        self.records = [aligned(RECORD.itemsize) for _ in range(n)]
         self.deadline_s = deadline_s
 
     def launch(self, given, *, fingerprints=None, absent=0, shift=0, extra=None):
@@ -259,4 +260,4 @@ class Emulated:
 
     def record(self, rank):
         """Return what a rank wrote when it gave up."""
-        return self.records[rank].view(abi.RECORD)[0]
+        return self.records[rank].view(RECORD)[0]

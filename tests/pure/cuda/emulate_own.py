@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 from cuda_emulate import REPLACED, aligned, compiled
 
-from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.compile import headers
-from stretto.executors.cuda.custom.channels import CHANNEL, ENGINE, Words
-from stretto.executors.cuda.custom.proxy import RING_WORDS
+from stretto.executors.cuda.custom.channels import ChannelsLayout
+from stretto.executors.cuda.words import CHANNEL, CONTROL, PARAMS, RECORD
 
 HERE = Path(__file__).parent
 ASSEMBLY = ("memory.cuh", "remote.cuh")
@@ -43,18 +42,16 @@ class Handles:
 
     def __init__(self, ranks, nbytes, *, blocks=1, deadline_s=60):
         self.ranks, self.blocks = ranks, blocks
-        self.words = Words(blocks=blocks, num_ranks=ranks)
+        self.words = ChannelsLayout(blocks=blocks, num_ranks=ranks)
         self.buffers = [aligned(nbytes) for _ in range(ranks)]
         self.own = [aligned(8 * self.words.total) for _ in range(ranks)]
-        self.control = [aligned(abi.CONTROL["flags"]) for _ in range(ranks)]
-        self.records = [aligned(abi.RECORD.itemsize) for _ in range(ranks)]
-        self.rings = [aligned(8 * RING_WORDS) for _ in range(ranks)]
+        self.control = [aligned(CONTROL["flags"]) for _ in range(ranks)]
+        self.records = [aligned(RECORD.itemsize) for _ in range(ranks)]
         self.homes = [self._home(r, deadline_s) for r in range(ranks)]
         self.memory = [self._memory(r) for r in range(ranks)]
-        self.engines = [self._engines(r) for r in range(ranks)]
 
     def _home(self, rank, deadline_s):
-        home = np.zeros(1, abi.PARAMS)
+        home = np.zeros(1, PARAMS)
         home["control"][0, : self.ranks] = [c.ctypes.data for c in self.control]
         home["record"] = self.records[rank].ctypes.data
         home["deadline_ns"] = int(deadline_s * 1e9)
@@ -77,24 +74,6 @@ class Handles:
             )
         return table
 
-    def _engines(self, rank):
-        table = np.zeros((self.blocks, self.ranks), ENGINE)
-        mine = self.own[rank].ctypes.data
-        for b, q in np.ndindex(self.blocks, self.ranks):
-            table[b, q] = (
-                mine + self.words.engine_inbox(b, q),
-                mine + self.words.engine_counts(b, q),
-                mine + self.words.flushed(b, q),
-                mine + self.words.numbers,
-                self.rings[rank].ctypes.data,
-                self.homes[rank].ctypes.data,
-                rank,
-                q,
-                b,
-                0,
-            )
-        return table
-
     def record(self, rank):
         """Return what a rank wrote when it gave up."""
-        return self.records[rank].view(abi.RECORD)[0]
+        return self.records[rank].view(RECORD)[0]

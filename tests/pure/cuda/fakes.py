@@ -21,10 +21,10 @@ import numpy as np
 from cuda.bindings import driver as real
 from cuda_fake_memory import GRAIN, OK, FakeMemory
 
+from stretto.compiler.verify import verify_plan
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
 from stretto.executors import Group
 from stretto.executors.cuda.codegen.generate import kernel_of
-from stretto.verify import verify_plan
 
 __all__ = ["GRAIN", "OK", "FakeDriver", "ThreadGroup", "on_ranks", "view"]
 
@@ -183,21 +183,6 @@ class FakeDriver(FakeMemory):
 
     cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyDtoDAsync
 
-    def cuStreamBatchMemOp(self, stream, count, operations, flags):
-        assert count == len(operations), "the count is of these operations"
-        kinds = real.CUstreamBatchMemOpType
-        enqueued = []
-        for one in operations:
-            if one.operation == kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32:
-                part = one.writeValue
-                word = ctypes.c_uint32.from_address(int(part.address))
-                enqueued.append(_writes(word, int(part.value)))
-            else:
-                part = one.waitValue
-                word = ctypes.c_uint32.from_address(int(part.address))
-                enqueued.append(_equals(word, int(part.value)))
-        return self._enqueue(stream, *enqueued)
-
     def cuStreamWriteValue32(self, stream, address, value, flags):
         word = ctypes.c_uint32.from_address(int(address))
         return self._enqueue(stream, _writes(word, int(value)))
@@ -288,14 +273,10 @@ def _writes(word, value):
     return write
 
 
-def _equals(word, value):
-    return lambda: word.value == value
-
-
 class ThreadGroup(Group):
     """The ranks of a group as threads of this process."""
 
-    broken = None
+    broken, hosts = None, ()
 
     def __init__(self, shared, rank, deadline_s):
         self.shared, self.rank = shared, rank

@@ -16,7 +16,7 @@ from collections import deque
 import numpy as np
 from cuda_fakes import OK, real
 
-from stretto.executors.cuda.codegen.abi import PARAMS
+from stretto.executors.cuda.words import PARAMS
 
 GONE = real.CUresult.CUDA_ERROR_INVALID_HANDLE
 STATES = real.CUstreamCaptureStatus

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.stand_ins import TensorLike
 
-from stretto.arrays.view import packed_view, pointer
+from stretto.arrays import packed_view, pointer
 from stretto.errors import CallError
 from stretto.executors.cuda.device.arrays import DeviceArray
 

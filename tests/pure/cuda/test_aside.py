@@ -7,15 +7,16 @@ import ctypes
 import numpy as np
 from cuda_fakes import on_ranks, view
 
-from stretto import algorithms
-from stretto.collectives import Operator
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import Call
-from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import PARAMS
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
 
 
 def test_a_call_aside_reads_a_copy_that_is_its_own(fake):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from cuda_fakes import on_ranks
 
-from stretto import algorithms
-from stretto.collectives import Operator
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule, Signal, Wait
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import closed, lower
-from stretto.plan import Schedule, Signal, Wait
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
 
 
 def proved(name, ranks, words):
@@ -34,14 +34,14 @@ NAMES = [
 @pytest.mark.parametrize("words", ["push packets staged", "packets copy:bulk"])
 def test_closed_plans_keep_every_promise(name, words):
     """They are proved as all plans are; signals and waits still match."""
-    plan = closed(proved(name, 3, words))
+    plan = proved(name, 3, words).closed()
 
     verify_plan(plan.value)
 
 
 def test_without_packets_each_rank_hears_from_all_by_signals():
     """Take away what packets say: every rank waits for an entry of every other."""
-    plan = closed(proved("all_gather/ring", 4, "push packets staged")).value
+    plan = proved("all_gather/ring", 4, "push packets staged").closed().value
     for rank, (steps,) in enumerate(plan.ranks):
         others = set(range(4)) - {rank}
         assert others == {s.rank for s in steps if isinstance(s, Signal)}
@@ -54,7 +54,7 @@ def test_plans_of_signals_alone_stay_as_they_are():
     """They were proved closed by signals that are sent whatever there is to move."""
     plan = proved("all_gather/ring", 4, "push bulk staged")
 
-    assert closed(plan) is plan
+    assert plan.closed() is plan
 
 
 @pytest.mark.parametrize(("count", "tiles", "steps"), [(64, 1, 2), (1 << 20, 8, 4)])

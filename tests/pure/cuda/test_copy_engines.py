@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 from cuda_fakes import on_ranks, view
 
-from stretto import algorithms, collectives
-from stretto.collectives import Operator, Shape
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import (
     CallError,
-    CollectiveMismatch,
-    CollectiveTimeout,
     DeviceError,
     PlanError,
 )
@@ -24,26 +22,18 @@ from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.launching import launch as launch_module
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import copied, copying, lower
-from stretto.plan import Schedule
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Operator, Shape
 from stretto.testing import draw, input_counts, interpret
-from stretto.verify import verify, verify_plan
-
-
-def wait_for_fault(session):
-    """Wait until the watcher has found a fault."""
-    stop_at = time.monotonic() + 5
-    while session.watch.fault is None and time.monotonic() < stop_at:
-        time.sleep(0.01)
 
 
 @pytest.fixture
-def by_streams(fake, monkeypatch):
-    """Return the fake driver; all plans meet by stream operations."""
-    monkeypatch.setattr(copying, "_copies_once", lambda plan: False)
-    copying.copied.cache_clear()
-    yield fake
-    copying.copied.cache_clear()
+def meeting(fake, monkeypatch):
+    """Return the fake driver; sessions load the kernel of a barrier, whatever asked."""
+    kernel = Kernel(text="meet", ranks=(0,), grid=1, threads=64)
+    loaded = Loaded(None, 8, kernel)
+    monkeypatch.setattr(CudaSession, "load_call", lambda *_, **__: loaded)
+    return fake
 
 
 ENGINE = "push engine zero_copy blocks=3"
@@ -91,12 +81,10 @@ class Engine:
         "broadcast/flat",
         "gather/flat",
         "scatter/flat",
-        "all_gather/ring",
-        "broadcast/scatter_all_gather",
     ],
 )
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_copy_engines_keep_the_promise_call_after_call(by_streams, name, ranks):
+def test_copy_engines_keep_the_promise_call_after_call(meeting, name, ranks):
     """Five calls, each on fresh data, ranks at their own pace."""
 
     def work(group):
@@ -109,16 +97,17 @@ def test_copy_engines_keep_the_promise_call_after_call(by_streams, name, ranks):
             time.sleep(0.002 * ((seed + group.rank) % 3))
             engine.launch(engine.x, engine.out, stream=1)
             session.synchronize(1)
+            group.exchange({})  # what the barrier's kernel does on a GPU
             right.append(engine.right(given))
             group.exchange({})
         session.close()
         return right
 
-    assert [[True] * 5] * ranks == on_ranks(by_streams, ranks, work)
+    assert [[True] * 5] * ranks == on_ranks(meeting, ranks, work)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_leaf_without_an_output_meets_the_root(by_streams, ranks):
+def test_a_leaf_without_an_output_meets_the_root(meeting, ranks):
     """Marks speak of arrays that peers touch; the root's output is its own affair."""
 
     def work(group):
@@ -134,29 +123,7 @@ def test_a_leaf_without_an_output_meets_the_root(by_streams, ranks):
         session.close()
         return right
 
-    assert [True] * ranks == on_ranks(by_streams, ranks, work, deadline_s=2.0)
-
-
-def test_engine_calls_may_be_enqueued_back_to_back(by_streams):
-    """Flags are as they were when a call ends, so a graph could replay it."""
-
-    def work(group):
-        session = CudaSession(group)
-        engine = Engine(session, "all_to_all/one_shot", 16)
-        given = engine.fill(1)
-        group.exchange({})
-        for _ in range(20 + group.rank):
-            if _ < 20:
-                engine.launch(engine.x, engine.out, stream=1)
-        session.synchronize(1)
-        group.exchange({})
-        region = session.flags.of(1).region.engine
-        left = (ctypes.c_uint8 * 2048).from_address(session.slab.base + region)
-        answer = engine.right(given), any(left)
-        session.close()
-        return answer
-
-    assert [(True, False)] * 3 == on_ranks(by_streams, 3, work)
+    assert [True] * ranks == on_ranks(meeting, ranks, work, deadline_s=2.0)
 
 
 def without_contexts(fake, monkeypatch):
@@ -184,12 +151,11 @@ def without_contexts(fake, monkeypatch):
         lambda: (fake.CUresult.CUDA_SUCCESS, getattr(mine, "context", 0)),
         raising=False,
     )
-    needs("cuStreamBatchMemOp")
     needs("cuMemcpyDtoDAsync")
     needs("cuEventRecord")
 
 
-def test_any_thread_may_call(by_streams, monkeypatch):
+def test_any_thread_may_call(meeting, monkeypatch):
     """A new one has no current context; the call enters the session's."""
 
     def work(group):
@@ -198,12 +164,12 @@ def test_any_thread_may_call(by_streams, monkeypatch):
         given = engine.fill(1)
         group.exchange({})
         if group.rank == 0:
-            without_contexts(by_streams, monkeypatch)
+            without_contexts(meeting, monkeypatch)
         group.exchange({})
         raised = []
 
         def call():
-            by_streams.who.rank = group.rank
+            meeting.who.rank = group.rank
             try:
                 engine.launch(engine.x, engine.out, stream=1)
                 session.synchronize(1)
@@ -218,17 +184,15 @@ def test_any_thread_may_call(by_streams, monkeypatch):
         session.close()
         return answer
 
-    assert [([], True)] * 2 == on_ranks(by_streams, 2, work)
+    assert [([], True)] * 2 == on_ranks(meeting, 2, work)
 
 
-def test_a_launch_remembers_some_pairs_of_arrays(fake, monkeypatch):
+def test_a_launch_remembers_some_pairs_of_arrays(meeting, monkeypatch):
     """Not every one it has met: it may meet new ones for ever."""
     monkeypatch.setattr(launch_module, "KEPT", 3)
 
     def work(group):
         session = CudaSession(group)
-        kernel = Kernel(text="meet", ranks=(0,), grid=1, threads=64)
-        session.load_call = lambda plan, call, **_: Loaded(None, 8, kernel)
         engine = Engine(session, "all_gather/one_shot", 16)
         rooms = [session.empty((64,), "int32") for _ in range(7)]
         for room in rooms:
@@ -239,60 +203,18 @@ def test_a_launch_remembers_some_pairs_of_arrays(fake, monkeypatch):
         session.close()
         return max(len(one.kept) for one in opened)
 
-    assert [3, 3] == on_ranks(fake, 2, work)
+    assert [3, 3] == on_ranks(meeting, 2, work)
 
 
-def test_an_absent_rank_is_named_by_copy_engine_calls(by_streams):
-    """The watcher frees the wait and says who did not come, in which step."""
-
-    def work(group):
-        session = CudaSession(group)
-        engine = Engine(session, "all_gather/one_shot", 16)
-        engine.fill(1)
-        group.exchange({})
-        if group.rank == 2:
-            time.sleep(1.5)
-            return ""
-        engine.launch(engine.x, engine.out, stream=1 + group.rank)
-        wait_for_fault(session)
-        with pytest.raises(CollectiveTimeout) as caught:
-            session.check()
-        with pytest.raises(CollectiveTimeout):
-            engine.launch(engine.x, engine.out, stream=1 + group.rank)
-        return str(caught.value)
-
-    said = on_ranks(by_streams, 3, work, deadline_s=0.4)
-
-    assert all("[2]" in text and "all_gather/one_shot" in text for text in said[:2])
-    assert all("step" in text for text in said[:2])
-
-
-def test_copy_engine_ranks_that_call_different_things_are_told(by_streams):
-    """Flags carry the call's fingerprint."""
-
-    def work(group):
-        session = CudaSession(group)
-        engine = Engine(session, "all_gather/one_shot", 16)
-        other = Engine(session, "all_gather/one_shot", 17)
-        group.exchange({})
-        (engine if group.rank else other).launch(engine.x, engine.out, stream=1)
-        wait_for_fault(session)
-        with pytest.raises(CollectiveMismatch) as caught:
-            session.check()
-        return str(caught.value)
-
-    for text in on_ranks(by_streams, 2, work, deadline_s=0.4):
-        for rank, count in ((0, 17), (1, 16)):
-            assert f"rank {rank} called all_gather of {count} int32" in text
-
-
-def test_engines_refuse_what_they_cannot_do(by_streams):
+def test_engines_refuse_what_they_cannot_do(meeting):
     """Reductions and staging need a kernel; unregistered arrays need staging."""
 
     def work(group):
         session = CudaSession(group)
         with pytest.raises(PlanError, match="reduces"):
             Engine(session, "all_reduce/two_shot", 16)
+        with pytest.raises(PlanError, match="passes on what has come"):
+            Engine(session, "all_gather/ring", 16)
         with pytest.raises(PlanError, match="stages"):
             Engine(session, "all_gather/one_shot", 16, "push engine staged")
         engine = Engine(session, "all_gather/one_shot", 16)
@@ -300,7 +222,7 @@ def test_engines_refuse_what_they_cannot_do(by_streams):
             engine.launch(engine.x, Elsewhere(), stream=1)
         session.close()
 
-    on_ranks(by_streams, 2, work)
+    on_ranks(meeting, 3, work)
 
 
 class Elsewhere:
@@ -314,35 +236,11 @@ class Elsewhere:
     }
 
 
-@pytest.mark.parametrize("name", ["all_gather/ring", "all_to_all/one_shot"])
-def test_streams_that_share_flags_follow_one_another(by_streams, name):
-    """Five streams, two sets: a call's flags are down before the next raises them."""
-
-    def work(group):
-        session, right = CudaSession(group), []
-        engine = Engine(session, name, 16)
-        for seed, stream in enumerate((1, 2, 3, 4, 5, 2, 5, 1, 4)):
-            given = engine.fill(seed)
-            group.exchange({})
-            for on in (stream, 2, 3):  # once more elsewhere, which may not overtake
-                engine.launch(engine.x, engine.out, stream=on)
-            for on in (stream, 2, 3):
-                session.synchronize(on)
-            right.append(engine.right(given))
-            group.exchange({})
-        session.close()
-        return right
-
-    assert [[True] * 9] * 2 == on_ranks(by_streams, 2, work)
-
-
-def test_plans_that_copy_once_meet_by_two_barriers(fake):
+def test_plans_that_copy_once_meet_by_two_barriers(meeting):
     """A kernel before the copies and a kernel after; no stream operation."""
 
     def work(group):
         session = CudaSession(group)
-        kernel = Kernel(text="meet", ranks=(0,), grid=1, threads=64)
-        session.load_call = lambda plan, call, **_: Loaded(None, 8, kernel)
         engine = Engine(session, "all_gather/one_shot", 16)
         given = engine.fill(1)
         group.exchange({})
@@ -353,27 +251,17 @@ def test_plans_that_copy_once_meet_by_two_barriers(fake):
         session.close()
         return answer
 
-    assert [True] * 3 == on_ranks(fake, 3, work)
-    assert 6 == len(fake.launches)
+    assert [True] * 3 == on_ranks(meeting, 3, work)
+    assert 6 == len(meeting.launches)
 
 
-@pytest.mark.parametrize(
-    ("name", "once"),
-    [
-        ("all_gather/one_shot", True),
-        ("all_to_all/one_shot", True),
-        ("broadcast/flat", True),
-        ("gather/flat", True),
-        ("all_gather/ring", False),
-        ("broadcast/binomial", False),
-    ],
-)
-def test_only_plans_of_one_hop_copy_once(name, once):
-    """What is passed on needs a signal in between."""
+@pytest.mark.parametrize("name", ["all_gather/ring", "broadcast/binomial"])
+def test_what_is_passed_on_is_no_work_for_copy_engines(name):
+    """Every rank says so alike, before anything is enqueued."""
     program = algorithms.get(name).build(4)
     plan = verify_plan(lower(verify(program), Schedule.parse(ENGINE)))
 
-    assert once == copied(plan).once
+    assert "passes on what has come" in plan.why_not_on_engines()
 
 
 HALVES = "pull bulk zero_copy copy:engine+push"

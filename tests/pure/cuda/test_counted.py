@@ -8,23 +8,25 @@ import cuda_emulate as emulate
 import numpy as np
 import pytest
 from cuda_fakes import generated, on_ranks
-from tests.stand_ins import TensorLike
+from tests.nightly import at_night
+from tests.stand_ins import Elements as Tensor
 
-from stretto import algorithms
-from stretto.collectives import Operator
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen import abi
-from stretto.executors.cuda.codegen.abi import PARAMS, RECORD, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import build
 from stretto.executors.cuda.codegen.counts import COUNTED_TABLE
 from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.executors.cuda.flags.watch import explain
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import closed, lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import KINDS, PARAMS, RECORD
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
 
 MOST = 200
 
@@ -40,7 +42,7 @@ class Counted:
 
     def __init__(self, monkeypatch, folder, name, ranks, words):
         program = algorithms.get(name).build(ranks)
-        plan = closed(proved(name, ranks, words)).value
+        plan = proved(name, ranks, words).closed().value
         monkeypatch.setattr(
             emulate, "kernel_of", lambda p, **how: kernel_of(p, counted=True, **how)
         )
@@ -101,7 +103,7 @@ def drawn(rng, n, most):
     "words",
     [
         "push packets staged threads=32 blocks=2 tile_bytes=256",
-        "pull bulk staged threads=32 tile_bytes=128",
+        at_night("pull bulk staged threads=32 tile_bytes=128"),
     ],
 )
 def test_counts_may_differ_in_every_launch(monkeypatch, tmp_path, words):
@@ -138,6 +140,7 @@ def test_parts_of_an_all_gather_may_differ_in_every_launch(monkeypatch, tmp_path
             assert counts == told[r].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_parts_of_a_reduce_scatter_may_differ_in_every_launch(monkeypatch, tmp_path):
     """Sums of as much of everybody's array as a rank is to get."""
@@ -182,7 +185,7 @@ def test_an_output_that_is_too_small_is_told(monkeypatch, tmp_path):
     outputs, _ = call(np.array([[100, 1], [100, 1]]), given, 150)
 
     record = call.run.record(0)
-    assert "counts" == abi.KINDS[record["kind"]]
+    assert "counts" == KINDS[record["kind"]]
     assert (200, 150) == (record["got"], record["want"])
     text = explain(record, {7: call.run.plan})[1]
     assert "rank 0 is given 200 elements" in text
@@ -193,7 +196,7 @@ def test_an_output_that_is_too_small_is_told(monkeypatch, tmp_path):
     assert "rank 0 gave up, as there are more elements than it has room for" in other
 
 
-@pytest.mark.parametrize("protocol", ["packets", "bulk"])
+@pytest.mark.parametrize("protocol", ["packets", at_night("bulk")])
 def test_kernels_with_counts_on_the_device_compile(protocol):
     """For the GPU, with no more registers than a block of theirs has."""
     plan = proved("all_to_all/one_shot", 4, f"push {protocol} staged threads=512").value
@@ -212,25 +215,6 @@ def test_an_algorithm_that_divides_counts_is_refused():
         generated(plan, rank=0, dtype="int32", counted=True)
 
 
-class Tensor(TensorLike):
-    """What a GPU tensor answers."""
-
-    def __init__(self, address, count, itemsize):
-        self.address, self.count, self.itemsize = address, count, itemsize
-
-    def data_ptr(self):
-        return self.address
-
-    def is_contiguous(self):
-        return True
-
-    def numel(self):
-        return self.count
-
-    def element_size(self):
-        return self.itemsize
-
-
 def counted_launch(session, words="push packets staged"):
     """Return a prepared launch without a compiler."""
     kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
@@ -238,7 +222,7 @@ def counted_launch(session, words="push packets staged"):
         text="any", ranks=(0,), grid=1, threads=64,
         table=COUNTED_TABLE,
     )  # fmt: skip
-    session.load_call = lambda plan, call, share, counted: (
+    session.load_call = lambda plan, call, share=None, counted=None: (
         Loaded(None, 6, counting) if counted else Loaded(None, 5, kernel)
     )
     return session.prepare_counted(

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from stretto.arrays.view import packed_view
+from stretto.arrays import packed_view
 from stretto.errors import CallError
 from stretto.executors.cuda.device import arrays
 from stretto.executors.cuda.device.arrays import DeviceArray

@@ -7,14 +7,14 @@ import time
 import cuda_emulate as _emulate
 import numpy as np
 import pytest
-from tests.nightly import nightly
+from tests.nightly import at_night, nightly
 
-from stretto import algorithms
-from stretto.collectives import Operator, widen
-from stretto.executors.cuda.codegen import abi
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
+from stretto.executors.cuda.words import CONTROL, KINDS, MAX_WORKERS
+from stretto.program import algorithms
+from stretto.program.collectives import Operator, widen
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
@@ -47,7 +47,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "ranks", "words", "dtype"), nightly(CASES, 2))
+@pytest.mark.parametrize(("name", "ranks", "words", "dtype"), nightly(CASES, 4))
 def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
     """Launch after launch, with ragged ends, in the bits of the reference."""
     op = Operator.AVG if "zero_copy" in words else Operator.SUM
@@ -64,7 +64,12 @@ def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
 
 ODD = [
     ("all_reduce/two_shot", 1, "packets threads=32", "float32"),
-    ("all_reduce/two_shot", 5, "packets threads=32 tile_bytes=256", "float8_e4m3fn"),
+    ("all_reduce/two_shot", 3, "packets threads=32 tile_bytes=256", "float8_e4m3fn"),
+    pytest.param(
+        *("all_reduce/two_shot", 5),
+        *("packets threads=32 tile_bytes=256", "float8_e4m3fn"),
+        marks=pytest.mark.slow,
+    ),
     pytest.param(
         *("all_reduce/ring", 6, "bulk threads=32", "bfloat16"),
         marks=pytest.mark.slow,
@@ -92,7 +97,7 @@ def test_any_number_of_ranks_is_served(tmp_path, name, ranks, words, dtype):
 
 @pytest.mark.parametrize(
     ("dtype", "op"),
-    [("float8_e4m3fn", Operator.SUM), ("float8_e5m2", Operator.PROD)],
+    [("float8_e4m3fn", Operator.SUM), at_night("float8_e5m2", Operator.PROD)],
 )
 def test_every_pair_of_8_bit_floats_is_combined_and_rounded(tmp_path, dtype, op):
     """All 65,536; a NaN is a NaN, of either sign."""
@@ -142,8 +147,8 @@ def test_epochs_of_all_blocks_advance_alike(tmp_path):
     words = "packets threads=32 blocks=2 tile_bytes=128"
     run = emulated(tmp_path, "all_reduce/one_shot", words, 2)
     run.launch(run.draw(np.random.default_rng(3))[0])
-    start = abi.CONTROL["epochs"]
-    epochs = run.control[1][start : start + 8 * abi.MAX_WORKERS].view(np.uint64)
+    start = CONTROL["epochs"]
+    epochs = run.control[1][start : start + 8 * MAX_WORKERS].view(np.uint64)
 
     assert {run.where.tiles} == set(epochs.tolist())
     assert run.where.tiles > 1
@@ -159,7 +164,7 @@ def test_who_does_not_come_is_named(tmp_path):
         record = run.record(rank)
 
         assert 2 == record["state"]
-        assert abi.KINDS[record["kind"]] in ("timeout", "told")
+        assert KINDS[record["kind"]] in ("timeout", "told")
         assert 0b001 == record["absent"]
         assert rank == record["rank"]
 
@@ -185,7 +190,7 @@ def test_who_stops_inside_a_call_is_missed_where_it_stopped(
     record = run.record(1)
 
     assert 3 == run.where.tiles
-    assert "timeout" == abi.KINDS[record["kind"]]
+    assert "timeout" == KINDS[record["kind"]]
     assert (1, missed) == (record["epoch"], record["step"])
     assert (0, 0) == (record["peer"], record["absent"])
 
@@ -208,7 +213,7 @@ def test_who_calls_something_else_is_named(tmp_path):
     """A rank with another fingerprint is found, though its data would fit."""
     run = emulated(tmp_path, "all_reduce/one_shot", "packets threads=32", 2, counts=8)
     run.launch(run.draw(np.random.default_rng(5))[0], fingerprints=[1, 2])
-    kinds = {abi.KINDS[run.record(r)["kind"]] for r in range(2)}
+    kinds = {KINDS[run.record(r)["kind"]] for r in range(2)}
 
     assert "mismatch" in kinds
     assert kinds <= {"mismatch", "told", "none"}

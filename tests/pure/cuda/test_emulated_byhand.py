@@ -8,8 +8,9 @@ import pytest
 from cuda_emulate import aligned
 from cuda_emulate_own import built
 
-from stretto import algorithms, collectives
-from stretto.collectives import Operator, Shape, storage
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import Call
 from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.byhand import hand_kernel
@@ -19,10 +20,10 @@ from stretto.executors.cuda.launching.byhand import (
     hand_layout,
     taken_by_hand,
 )
-from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.executors.cuda.words import RECORD
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Operator, Shape, storage
 from stretto.testing import draw, input_counts, interpret, output_counts
-from stretto.verify import verify, verify_plan
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++"),
@@ -53,7 +54,7 @@ class ByHand:
         self.packets = [aligned(2 * needs.packets) for _ in range(ranks)]
         self.halves = needs.stage, needs.packets
         self.control = [aligned(abi.control_bytes(ranks)) for _ in range(ranks)]
-        self.records = [aligned(abi.RECORD.itemsize) for _ in range(ranks)]
+        self.records = [aligned(RECORD.itemsize) for _ in range(ranks)]
         entry = (
             "void once(const Calls calls) { stretto_kernel(calls); }\n"
             'extern "C" void go(Calls* calls, unsigned grid, unsigned threads,'
@@ -152,7 +153,7 @@ def test_ranks_that_call_something_else_are_told_apart(tmp_path):
     run = two_ranks(tmp_path)
     run([np.ones(200, np.int32)] * 2, fingerprints=(7, 8))
     plans = {7: run.plan, 8: run.plan}
-    said = [explain(r.view(abi.RECORD)[0], plans)[1] for r in run.records]
+    said = [explain(r.view(RECORD)[0], plans)[1] for r in run.records]
     whole = [t for t in said if "entering: ranks [" in t and "called something" in t]
 
     assert whole, f"the first to find it says so, the other may be told: {said}"
@@ -164,7 +165,7 @@ def test_who_does_not_enter_a_registered_kernel_is_named(tmp_path):
     run = two_ranks(tmp_path)
     run([np.ones(200, np.int32)] * 2)
     run([np.ones(200, np.int32)] * 2, absent=1)
-    record = run.records[1].view(abi.RECORD)[0]
+    record = run.records[1].view(RECORD)[0]
     waiting, text = explain(record, {7: run.plan})
 
     assert [0] == waiting

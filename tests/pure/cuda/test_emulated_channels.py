@@ -180,51 +180,23 @@ def _example():
 
 WHOLE = """
 struct A {
-  const MemoryChannel* channels; const EngineChannel* engines; int rounds; u32 nbytes;
-  u64* wrong;
+  const MemoryChannel* channels; int rounds; u32 nbytes; u64* wrong;
 };
-void once(const A a) { ping_pong(a.channels, a.engines, a.rounds, a.nbytes, a.wrong); }
+void once(const A a) { ping_pong(a.channels, a.rounds, a.nbytes, a.wrong); }
 extern "C" void go(const A* a) { launch_ranks(once, a, 1, 1, 32, 0); }
 """
-
-
-def test_kernel_proxy_and_stream_play_ping_pong_together(tmp_path, fake):
-    """Tables, requests, the thread, copies and flags: all of the engine channel.
-
-    The kernel runs as threads here, the driver is the fake one, the rest is real.
-    """
-    module = _example()
-    go = built(module.BY_ENGINE, tmp_path, WHOLE)
-
-    def work(group):
-        session = CudaSession(group)
-        made = session.channels(1024, kind="engine")
-        wrong = np.zeros(2, np.uint64)
-        given = parameters(
-            (made.pointer, made.engine_pointer, pair(12, 512), wrong.ctypes.data)
-        )
-        for _ in range(2):
-            group.exchange({})
-            go(ctypes.c_char_p(given))
-        group.exchange({})
-        session.check()
-        session.close()
-        return wrong.tolist()
-
-    assert [[0, 0]] * 2 == on_ranks(fake, 2, work)
 
 
 def test_the_channels_of_a_session_play_ping_pong(tmp_path, fake):
     """The tables that a session writes are those that the headers read."""
     module = _example()
-    entry = WHOLE.replace("a.engines, ", "").replace("EngineChannel", "MemoryChannel")
-    go = built(module.BY_STORES, tmp_path, entry)
+    go = built(module.SOURCE, tmp_path, WHOLE)
 
     def work(group):
         session = CudaSession(group)
         made = session.channels(1024)
         wrong = np.zeros(2, np.uint64)
-        given = parameters((made.pointer, 0, pair(12, 512), wrong.ctypes.data))
+        given = parameters((made.pointer, pair(12, 512), wrong.ctypes.data))
         for _ in range(2):
             go(ctypes.c_char_p(given))
         group.exchange({})

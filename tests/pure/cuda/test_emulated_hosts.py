@@ -17,14 +17,15 @@ from tests.checking.libraries import lacks
 from tests.nightly import nightly
 from tests.soon import soon
 
-from stretto import algorithms, hop
-from stretto.collectives import Operator
-from stretto.executors.cuda.codegen.abi import KINDS
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors.cuda.hosts.layout import FarLayout
 from stretto.executors.cuda.hosts.way import Server
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import KINDS
+from stretto.fabric import hop
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
 
 pytest.importorskip("numba")
 HOSTS = (0, 0, 1)
@@ -48,13 +49,13 @@ class Served:
             secret=b"s" * 32,
             towards="127.0.0.1",
         )
-        self.hop = hop.get(hop.chosen()).open_hop(window, compiled=True)
+        self.hop = hop.get(hop.chosen()).open_hop(window)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.said = ""
 
     def connect(self, shares):
         self.hop.connect(shares, self.layout.far_ranks, 20.0)
-        self.server.use(self.hop.calls)
+        self.server.use(self.hop)
 
     def _run(self):
         while (said := self.server.said(self.server.serve())) == "LOOK":
@@ -127,7 +128,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("name", "hosts", "words"), nightly(CASES, 2))
+@pytest.mark.parametrize(("name", "hosts", "words"), nightly(CASES, 3))
 def test_kernels_of_several_hosts_give_the_interpreters_bits(
     name, hosts, words, tmp_path
 ):
@@ -206,6 +207,7 @@ def test_two_hosts_by_the_carrier_of_this_process(tmp_path):
     give_the_interpreters_bits("all_reduce/rails", (0, 1), words, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("carrier", ["nixl", "ucx"])
 def test_kernels_go_by_the_carrier_that_is_asked_for(carrier):

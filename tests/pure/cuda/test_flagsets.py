@@ -12,15 +12,15 @@ import pytest
 from cuda_fakes import OK, on_ranks
 from cuda_model import Model
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import pytest
 from cuda_fakes import on_ranks
 from tests.stand_ins import TensorLike
 
-from stretto import epilogues as ep
-from stretto.calls import Communicator
 from stretto.errors import CallError, PlanError
-from stretto.executors.cuda.codegen.abi import PARAMS
 from stretto.executors.cuda.codegen.generate import generate
 from stretto.executors.cuda.flags import regions
 from stretto.executors.cuda.launching.kernels import Loaded, TooManyBlocks
+from stretto.executors.cuda.words import PARAMS
+from stretto.program import epilogues as ep
+from stretto.runtime.calls import Communicator
 
 made = []
 """Addresses given to new tensors."""
@@ -28,15 +28,6 @@ class Tensor(TensorLike):
 
     def data_ptr(self):
         return self.at
-
-    def is_contiguous(self):
-        return True
-
-    def numel(self):
-        return int(np.prod(self.shape))
-
-    def element_size(self):
-        return {"torch.bfloat16": 2, "torch.float32": 4}.get(self.dtype, 1)
 
     def __dlpack_device__(self):
         return 2, self.gpu

@@ -7,13 +7,13 @@ import re
 import pytest
 from cuda_fakes import on_ranks
 
-from stretto import algorithms
-from stretto.choice import Profile, Question, Selector
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Move, Schedule, hands_round_on_engine
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import PlanError
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import hands_round_on_engine, in_halves, lower
-from stretto.plan import Move, Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
+from stretto.runtime.choice import Profile, Question, Selector
 
 HALVES = "pull bulk zero_copy copy:engine+push"
 
@@ -22,7 +22,7 @@ def test_a_plan_in_halves_stores_everything_once():
     """What the kernel no longer stores at peers, copies of its results do."""
     program = algorithms.get("all_reduce/two_shot").build(4)
     plan = lower(verify(program), Schedule.parse(HALVES))
-    halves = in_halves(verify_plan(plan))
+    halves = verify_plan(plan).in_halves()
     kernel, copies = halves.kernel.plan, halves.copies.plan
 
     def stores(one):
@@ -60,7 +60,7 @@ def test_a_kernel_passes_nothing_on_that_is_copied_after_it(name, served):
     plan = lower(verify(program), Schedule.parse(HALVES))
     said = ""
     try:
-        in_halves(verify_plan(plan))
+        verify_plan(plan).in_halves()
     except PlanError as e:
         said = str(e)
 
@@ -75,7 +75,7 @@ def test_halves_need_results_that_are_pushed():
     plan = lower(verify(program), Schedule.parse("push bulk staged copy:engine"))
 
     with pytest.raises(PlanError, match="pushes its results"):
-        in_halves(verify_plan(plan))
+        verify_plan(plan).in_halves()
 
 
 ROWS = """

@@ -7,16 +7,17 @@ import time
 import pytest
 from cuda_fakes import on_ranks
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
-from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.hosts.way import _listed
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import PARAMS
+from stretto.program import algorithms
 
 pytest.importorskip("numba")
 HOSTS = (0, 0, 1)
@@ -134,9 +135,9 @@ def test_lists_of_cores_are_read():
 
 def test_a_unit_that_hosts_share_is_refused_by_the_generator():
     """A pulled unit of another rank that a third host fills is in no memory of ours."""
+    from stretto.compiler.plan import Loc, Move, Space
     from stretto.executors.cuda.codegen.far import FarPuts
     from stretto.executors.cuda.codegen.operands import Operands
-    from stretto.plan import Loc, Move, Space
 
     plan = proved("all_reduce/one_shot", "push packets staged").value
     puts = FarPuts(plan, 0, Operands(plan))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from cuda_fakes import on_ranks
 
@@ -11,13 +9,12 @@ torch = pytest.importorskip("torch")
 
 from cuda_tensors import read_as_on_gpu  # noqa: E402
 
-from stretto.calls import Communicator  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
-from stretto.torch import known_places  # noqa: E402
+from stretto.runtime.calls import Communicator  # noqa: E402
+from stretto.runtime.calls import known as known_calls  # noqa: E402
 from stretto.torch.known_places import KnownPlaces  # noqa: E402
-from stretto.trace.rings import RingWord  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +46,24 @@ def learnt(comm, x):
     return known
 
 
+def places(known):
+    """Return the calls that are known by places, of all that are known."""
+    return [call for key, call in known.calls.items() if type(key[0]) is int]
+
+
+def place_of(known):
+    """Return the one call that is known by its place."""
+    (again,) = places(known)
+    return again
+
+
 def test_another_tensor_at_the_same_place_is_launched_again(fake):
     """Whatever its shape, and however often: by no other way than the known one."""
 
     def work(comm):
         x = torch.zeros(4, 8)
         known = learnt(comm, x)
-        (again,) = known.calls.values()
+        again = place_of(known)
         before = len(fake.launches)
         for other in (x, x.view(32), torch.nn.Parameter(x), x[:], x):
             assert again(other)
@@ -81,7 +89,7 @@ def test_what_is_not_alike_is_examined(fake, change):
 
     def work(comm):
         x = torch.zeros(4, 8)
-        (again,) = learnt(comm, x).calls.values()
+        again = place_of(learnt(comm, x))
         other, before = CHANGED[change](x), len(fake.launches)
         assert other.data_ptr() == x.data_ptr()
         assert not again(other)
@@ -98,7 +106,7 @@ def test_a_tensor_that_changes_in_place_is_examined(fake):
         x = torch.zeros(4, 4)
         x += torch.arange(4.0)
         known = learnt(comm, x)
-        (again,) = known.calls.values()
+        again = place_of(known)
         x.t_()
         assert not again(x)
         x.t_()
@@ -115,7 +123,7 @@ def test_places_are_forgotten_when_calls_must_be_examined(fake):
     def work(comm):
         x = torch.zeros(16)
         known = learnt(comm, x)
-        (again,) = known.calls.values()
+        again = place_of(known)
         comm._calls.clear()  # as `register` does
         assert {} == known.calls
         comm.all_reduce(x, "sum")
@@ -127,9 +135,9 @@ def test_places_are_forgotten_when_calls_must_be_examined(fake):
     alone(fake, work)
 
 
-def test_only_so_many_places_are_kept_and_not_those_that_come_once(fake, monkeypatch):
-    """The table is emptied when it is full; most new places are not even looked at."""
-    monkeypatch.setattr(known_places, "_MOST", 12)
+def test_places_that_come_once_are_not_even_looked_at(fake, monkeypatch):
+    """Most of them; and what is known of calls, places among it, has one limit."""
+    monkeypatch.setattr(known_calls, "MOST", 60)
 
     def work(comm):
         known = KnownPlaces(comm)
@@ -138,36 +146,9 @@ def test_only_so_many_places_are_kept_and_not_those_that_come_once(fake, monkeyp
         for x in tensors:
             comm.all_reduce(x, "sum")
             known.learn(x, 0)
-            sizes.append(len(known.calls))
-        assert max(sizes) <= 12
-        assert 8 <= sizes[7]
-        assert sizes[30] < 14
-
-    alone(fake, work)
-
-
-def test_calls_are_noted_by_compiled_code_once_it_is_there(fake, monkeypatch):
-    """Launches that were prepared before, too, and the calls that are known."""
-
-    def work(comm):
-        numba = sys.modules.pop("numba", None)
-        x = torch.zeros(16)
-        try:
-            known = learnt(comm, x)
-        finally:
-            if numba is not None:
-                sys.modules["numba"] = numba
-        (launch,) = comm._launches.values()
-        ring = comm._session("cuda").recorded.ring
-        slow, noted = launch.note, ring.words[RingWord.HEAD]
-        pytest.importorskip("numba")
-        comm._hear_renewed()
-        comm.all_reduce(x, "sum")
-        assert launch.note is not slow
-        assert {} == known.calls
-        known.learn(x, 0)
-        (again,) = known.calls.values()
-        assert again(x)
-        assert noted + 2 == ring.words[RingWord.HEAD]
+            sizes.append(len(places(known)))
+            assert 60 >= len(known.calls)
+        assert 8 == sizes[7]
+        assert sizes[-1] <= 8 + 72 // 8
 
     alone(fake, work)

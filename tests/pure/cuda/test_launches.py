@@ -11,19 +11,19 @@ from cuda.bindings import driver as real
 from cuda_fakes import OK, on_ranks
 from tests.stand_ins import TensorLike
 
-from stretto import algorithms
-from stretto.collectives import Operator
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout, PlanError
 from stretto.executors import Call
-from stretto.executors.cuda.codegen.abi import PARAMS, RECORD, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.flags.regions import HALVES, fit
 from stretto.executors.cuda.launching import kernels as launch_module
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.ir import Verified
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import PARAMS, RECORD
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
 
 PACKETS = "push packets staged blocks=2 threads=128"
 ZERO_COPY = "pull bulk zero_copy blocks=2 threads=128"
@@ -329,7 +329,7 @@ def test_plans_for_other_numbers_of_ranks_are_refused(fake):
 
     def work(group):
         session = CudaSession(group)
-        plan = Verified(proved("all_reduce/one_shot", 3, PACKETS).value)
+        plan = proved("all_reduce/one_shot", 3, PACKETS)
         with pytest.raises(PlanError, match="is for 3 ranks"):
             session.prepare(plan, Call(dtype="float32", counts=(8,)))
         session.close()

@@ -16,7 +16,6 @@ import stretto
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "kernels.md"
 TEXT = """
 #include "channel.cuh"
-#include "engine_channel.cuh"
 #include "task.cuh"
 
 extern "C" __global__ void ping(const stretto::MemoryChannel* channels, int peer,

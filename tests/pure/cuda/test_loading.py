@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from cuda_fakes import OK, on_ranks
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import Call
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
 
 WORDS = "push packets staged threads=32"
 

@@ -9,13 +9,13 @@ from cuda_fakes import generated
 from tests.checking.groups import among, relayed
 from tests.nightly import nightly
 
-from stretto import algorithms
-from stretto.collectives import Operator
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import PlanError
 from stretto.executors.cuda.codegen.compile import compile_kernel
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
 
 MEMBERS, RANKS = (0, 2), 4
 
@@ -45,7 +45,7 @@ def planned(program, words):
             ("reduce_scatter/ring", "pull bulk threads=32", "complex64", "avg", True),
             ("broadcast/flat", "bulk threads=32", "int8", "sum", True),
         ],
-        2,
+        4,
     ),
 )
 def test_relays_run_along_with_the_bits_of_the_reference(
@@ -78,6 +78,7 @@ def test_the_divisor_is_a_part_of_the_kernel():
     assert "Avg" == operator(alone, Operator.AVG)
 
 
+@pytest.mark.slow
 def test_an_average_of_some_compiles():
     """For the GPUs that we have, in a half type."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")

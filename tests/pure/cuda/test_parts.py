@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from cuda_emulate import compiled, translated
 
-from stretto import collectives
-from stretto.collectives import Operator, storage
 from stretto.executors.cuda import parts
 from stretto.executors.cuda.codegen.compile import build, usage
+from stretto.program import collectives
+from stretto.program.collectives import Operator, storage
 from stretto.testing import draw
 
 _SIZES = "static Index gridDim{3}, blockDim{256};\n"

@@ -6,18 +6,18 @@ import cuda_emulate as _emulate
 import numpy as np
 import pytest
 from cuda_fakes import generated
-from tests.nightly import nightly
+from tests.nightly import at_night, nightly
 
-from stretto import algorithms
-from stretto.collectives import Operator, storage
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.compile import build, usage
 from stretto.executors.cuda.launching.prepare import pitches
-from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.program import algorithms
+from stretto.program.collectives import Operator, storage
 from stretto.testing import draw
-from stretto.verify import verify, verify_plan
 
 
 def planned(words, ranks, name="all_to_all/one_shot"):
@@ -67,7 +67,7 @@ CASES = {
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-@pytest.mark.parametrize("case", nightly(CASES, 2))
+@pytest.mark.parametrize("case", nightly(CASES, 4))
 def test_parts_with_a_pitch_are_exchanged_in_one_pass(tmp_path, case):
     """The bits of NumPy's split and concatenate, launch after launch."""
     words, ranks, shape, split, concat, dtype = CASES[case]
@@ -88,7 +88,9 @@ def test_parts_with_a_pitch_are_exchanged_in_one_pass(tmp_path, case):
         assert [w.tobytes() for w in want] == [g.tobytes() for g in got]
 
 
-@pytest.mark.parametrize("words", ["push packets threads=512", "pull bulk zero_copy"])
+@pytest.mark.parametrize(
+    "words", [at_night("push packets threads=512"), "pull bulk zero_copy"]
+)
 def test_such_kernels_compile(words):
     """Without a warning or a spill."""
     _, plan = planned(words, 4)

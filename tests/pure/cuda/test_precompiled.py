@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from cuda_fakes import on_ranks
 
-from stretto import algorithms, collectives
-from stretto.calls.precompile import usual_calls
-from stretto.choice.plans import frozen, proved_plan
-from stretto.choice.select import STAGED, Question, dtype_class
-from stretto.choice.selector import Selector
-from stretto.collectives import Operator, Shape, storage
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import Call
 from stretto.executors.cuda import warm
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Operator, Shape, storage
+from stretto.runtime.calls.precompile import usual_calls
+from stretto.runtime.choice.plans import frozen, proved_plan
+from stretto.runtime.choice.question import STAGED, Question, dtype_class
+from stretto.runtime.choice.selector import Selector
 
 SIZES = (8, 4 << 10, 1 << 20, 5 << 20, 25 << 20, 100 << 20, 250 << 20)
 """Of scalars, activations, and buckets of DDP: the first, the others, parameters."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stretto import algorithms
-from stretto.executors.cuda.codegen.abi import KINDS, RECORD
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule, Wait
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors.cuda.flags.watch import explain
-from stretto.lower import lower
-from stretto.plan import Schedule, Wait
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import KINDS, RECORD
+from stretto.program import algorithms
 
 
 def proved(name, ranks, schedule):

@@ -6,43 +6,19 @@ import ctypes
 
 import pytest
 from cuda_fakes import GRAIN, on_ranks
-from tests.stand_ins import TensorLike
+from tests.stand_ins import Elements as Tensor
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError
 from stretto.executors import Call
-from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device.space import REGISTERED
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
-
-
-class Tensor(TensorLike):
-    """What a GPU tensor answers."""
-
-    def __init__(self, address, nbytes):
-        self.address, self.nbytes = address, nbytes
-
-    def data_ptr(self):
-        return self.address
-
-    def is_contiguous(self):
-        return True
-
-    def numel(self):
-        return self.nbytes
-
-    def element_size(self):
-        return 1
-
-    @property
-    def shape(self):
-        return (self.nbytes,)
-
-    dtype = "torch.uint8"
+from stretto.executors.cuda.words import PARAMS
+from stretto.program import algorithms
 
 
 def value(address):
@@ -119,7 +95,7 @@ def test_an_array_that_reaches_past_what_was_registered_is_staged(fake):
         room = session.empty((100,), "uint8")
         last = Tensor(session.slab.base + session.slab.nbytes - 8, 8)
         own = [session.offset(room), session.offset(last)]
-        last.nbytes = 9
+        last.count = 9
         own.append(session.offset(last))
         group.exchange({})
         session.close()

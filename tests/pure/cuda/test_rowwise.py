@@ -2,9 +2,9 @@
 
 import pytest
 
-from stretto import epilogues
-from stretto.epilogues import resolve
 from stretto.executors.cuda.codegen.rowwise import shared_by
+from stretto.program import epilogues
+from stretto.program.epilogues import resolve
 
 
 def spec_of(row):

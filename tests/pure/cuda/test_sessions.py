@@ -8,39 +8,21 @@ from pathlib import Path
 
 import pytest
 from cuda_fakes import GRAIN, on_ranks, view
-from tests.stand_ins import TensorLike
+from tests.stand_ins import Elements as Tensor
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import DeviceError, StrettoError
 from stretto.executors import Call
-from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import PARAMS
+from stretto.program import algorithms
 
 SLAB = str(64 << 20)
 """Bytes, in place of a gigabyte more than is needed: this memory is the host's."""
-
-
-class Tensor(TensorLike):
-    """What a GPU tensor answers."""
-
-    def __init__(self, address, nbytes):
-        self.address, self.nbytes = address, nbytes
-
-    def data_ptr(self):
-        return self.address
-
-    def is_contiguous(self):
-        return True
-
-    def numel(self):
-        return self.nbytes
-
-    def element_size(self):
-        return 1
 
 
 def test_peers_see_each_others_memory_at_the_same_offset(fake):

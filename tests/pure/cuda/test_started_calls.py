@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 
 from cuda_tensors import read_as_on_gpu  # noqa: E402
 
-from stretto.calls import Communicator  # noqa: E402
-from stretto.choice import Beside  # noqa: E402
-from stretto.choice.beside import FEW_BLOCKS  # noqa: E402
 from stretto.errors import CallError  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
+from stretto.runtime.calls import Communicator  # noqa: E402
+from stretto.runtime.choice import Beside  # noqa: E402
+from stretto.runtime.choice.beside import FEW_BLOCKS  # noqa: E402
 from stretto.torch import call_streams  # noqa: E402
 from stretto.torch.call_streams import CallStreams  # noqa: E402
 from stretto.torch.group import StrettoGroup  # noqa: E402

@@ -9,20 +9,21 @@ import pytest
 from cuda_fakes import OK, on_ranks
 from tests.stand_ins import TensorLike
 
-from stretto import algorithms
-from stretto.calls.known import Again, Form, by_arrays
-from stretto.calls.requests.layout import MISS
-from stretto.collectives import Operator
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, CollectiveTimeout
 from stretto.executors import Call, Session
-from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device import driver
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.launching.launch import KEPT
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import PARAMS
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
+from stretto.runtime.calls.known import Again, KnownForm, by_arrays
+from stretto.runtime.calls.requests.layout import MISS
 
 
 class Tensor(TensorLike):
@@ -33,9 +34,6 @@ class Tensor(TensorLike):
 
     def data_ptr(self):
         return self.address
-
-    def is_contiguous(self):
-        return True
 
 
 def proved(name, words):
@@ -200,7 +198,7 @@ def test_a_tensor_that_changed_is_not_repeated():
         session=Bound(),
         launch=lambda x, out: calls.append("launch"),
         broke=lambda e: e,
-        form=Form(reads=True, writes=True, in_place=True),
+        form=KnownForm(reads=True, writes=True, in_place=True),
     )
     known = by_arrays(again, x, None, 4096, 0)
 

@@ -2,76 +2,30 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from stretto.errors import MissingExtraError
-from stretto.executors.cuda.codegen.abi import AWAITED, KINDS, MAX_RANKS, PARAMS, RECORD
-from stretto.executors.cuda.custom.channels import CHANNEL
+from stretto.executors.cuda.words import RECORD
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "stretto" / "executors" / "cuda" / "triton.py"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
-def constants():
-    """Return the module's `_NAME = tl.constexpr(value)`, read without Triton."""
-    found = {}
-    for node in ast.parse(SOURCE.read_text()).body:
-        if isinstance(node, ast.Assign):
-            (target,) = node.targets
-            pairs = (
-                zip(target.elts, node.value.elts, strict=True)
-                if isinstance(target, ast.Tuple)
-                else [(target, node.value)]
-            )
-            for name, value in pairs:
-                if isinstance(value, ast.Call):
-                    code = compile(ast.Expression(value.args[0]), "constant", "eval")
-                    found[name.id] = eval(code)
-    return {k: v for k, v in found.items() if isinstance(v, int)}
-
-
-def test_triton_knows_the_same_structures_as_c():
-    """Offsets and numbers are those of the tables that C is tested against."""
-    fields = {k: v[1] for k, v in CHANNEL.fields.items()}
-    params = {k: v[1] for k, v in PARAMS.fields.items()}
-    got = constants()
-
-    assert got == {
-        "_SIZE": CHANNEL.itemsize,
-        "_REMOTE": fields["remote"],
-        "_INBOX": fields["inbox"],
-        "_OUTBOX": fields["outbox"],
-        "_COUNTS": fields["counts"],
-        "_CALLS": fields["calls"],
-        "_HOME": fields["home"],
-        "_RANK": fields["rank"],
-        "_PEER": fields["peer"],
-        "_CONTROL": params["control"],
-        "_RECORD": params["record"],
-        "_DEADLINE": params["deadline_ns"],
-        "_MAX_RANKS": MAX_RANKS,
-        "_TIMEOUT": KINDS.index("timeout"),
-        "_TOLD": KINDS.index("told"),
-        "_SIGNAL": AWAITED.index("a signal"),
-        "_PACKET": AWAITED.index("a packet"),
-        "_CLAIM": -(1 << 63) | 1 << 48,
-    }
-
-
 def test_the_record_is_written_where_it_is_read():
-    """Every field of the record is stored at its own offset."""
+    """Every field of the record is stored once, and by its name."""
     text = SOURCE.read_text()
-    by_host = ("leave",)
-    fields = [(k, v[1]) for k, v in RECORD.fields.items() if v[1] and k not in by_host]
-    stored = [f"record + {at}," for _, at in fields]
+    fields = [name for name in RECORD.names if name not in ("state", "leave")]
+    pairs = re.findall(r"^(_.*?) = _at\(\s*RECORD, \"(.*?)\"", text, re.MULTILINE)
+    names = [n.strip() for left, _ in pairs for n in left.split(",")]
 
-    assert [] == [s for s in stored if s not in text]
+    assert fields == [field for _, right in pairs for field in right.split()]
+    assert names == re.findall(r"_store(?:_int)?\(record \+ (\w+),", text)
 
 
 @pytest.mark.skipif(HAS_TRITON, reason="triton is installed")

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 from cuda_fakes import OK, on_ranks
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CollectiveMismatch, CollectiveTimeout, DeviceError
 from stretto.executors import Call
-from stretto.executors.cuda.codegen.abi import CONTROL, RECORD, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.flags import watch as watch_module
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.executors.cuda.words import CONTROL, RECORD
+from stretto.program import algorithms
 
 
 def faulty(session):
@@ -169,13 +170,13 @@ def test_a_fault_that_a_call_has_found_lets_all_sets_of_flags_go(fake):
     assert [True] == on_ranks(fake, 1, work)
 
 
-def called(session, count):
+def called(session, count, schedule="push packets staged", **more):
     """Prepare an all_reduce of so many numbers; return its fingerprint."""
     kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
     session.load_call = lambda plan, call, **_: Loaded(None, 5, kernel)
     program = algorithms.get("all_reduce/one_shot").build(session.group.num_ranks)
-    plan = lower(verify(program), Schedule.parse("push packets staged"))
-    call = Call(dtype="float32", counts=(count,))
+    plan = lower(verify(program), Schedule.parse(schedule))
+    call = Call(dtype="float32", counts=(count,), **more)
     return session.prepare(verify_plan(plan), call).parts[0].name.fingerprint
 
 
@@ -205,6 +206,36 @@ def test_a_mismatch_names_every_call_with_its_size(fake, told):
     for text in on_ranks(fake, 3, work):
         for rank, count in ((0, 1000), (1, 1000), (2, 1001)):
             assert f"rank {rank} called all_reduce of {count} float32 op=sum" in text
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_who_started_what_others_wait_for_is_told_so(fake, told, alike):
+    """Their flags lie elsewhere, so that all are late; those alike are just late."""
+
+    def work(group):
+        session = CudaSession(group)
+        record = np.zeros(1, RECORD)
+        how = {}
+        if not alike and not group.rank:
+            how = {"schedule": "push bulk staged", "beside": True}
+        record["fingerprint"] = called(session, 1000, **how)
+        record["kind"], record["absent"] = 1, 0b01 if group.rank else 0b10
+        record["rank"], record["state"] = group.rank, 2
+        if told and group.rank:
+            record["kind"], record["got"], record["peer"] = 3, 1 << 48, 0
+        group.exchange({})
+        ctypes.memmove(session.watch.record, record.tobytes(), RECORD.itemsize)
+        with pytest.raises((CollectiveMismatch, CollectiveTimeout)) as caught:
+            session.check()
+        group.exchange({})
+        session.close()
+        return type(caught.value), str(caught.value)
+
+    for kind, text in on_ranks(fake, 2, work):
+        assert (CollectiveTimeout if alike else CollectiveMismatch) is kind
+        assert alike != ("ranks [0] started it and ranks [1] wait for it" in text)
+        assert alike != ("of 1000 float32 op=sum, started beside compute," in text)
 
 
 def test_a_mismatch_of_places_says_where_arrays_lie(fake):

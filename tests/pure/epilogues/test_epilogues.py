@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tests.nightly import examples
 
 import stretto
-from stretto import epilogues as ep
-from stretto.collectives import narrow, widen
-from stretto.epilogues import Form, Named, evaluate, form_of, resolve
-from stretto.epilogues.reference import row_tree
 from stretto.errors import CallError
+from stretto.program import epilogues as ep
+from stretto.program.collectives import narrow, widen
+from stretto.program.epilogues import Named, ValueForm, evaluate, form_of, resolve
+from stretto.program.epilogues.reference import row_tree
 
 
 @stretto.epilogue
@@ -22,7 +22,7 @@ def add_rms_norm(y, residual, weight, eps):
 
 def spec(function, *, dtype="float32", row=8, **forms):
     inputs = {
-        name: Named(name, dtype if form is not Form.SCALAR else "", form)
+        name: Named(name, dtype if form is not ValueForm.SCALAR else "", form)
         for name, form in forms.items()
     }
     return resolve(function.graph, inputs, dtype=dtype, row=row)
@@ -34,7 +34,11 @@ def test_a_norm_is_what_it_says():
     y, residual = rng.normal(size=(2, 5, 64)).astype(np.float32)
     weight = rng.normal(size=64).astype(np.float32)
     found = spec(
-        add_rms_norm, row=64, residual=Form.ELEMENT, weight=Form.ROW, eps=Form.SCALAR
+        add_rms_norm,
+        row=64,
+        residual=ValueForm.ELEMENT,
+        weight=ValueForm.ROW,
+        eps=ValueForm.SCALAR,
     )
     out, kept = evaluate(found, y.ravel(), [residual.ravel(), weight, 1e-6])
     s = y.astype(float) + residual
@@ -91,7 +95,7 @@ def test_every_operation_is_numpys():
             "g": ep.row_max(b),
         }
 
-    made = evaluate(spec(all_of_them, b=Form.ELEMENT), values, [other])
+    made = evaluate(spec(all_of_them, b=ValueForm.ELEMENT), values, [other])
     one = np.float32(1)
     with np.errstate(all="ignore"):
         want = [
@@ -119,7 +123,7 @@ def test_a_dynamic_scale_is_an_output_of_a_row():
     y = narrow(np.float32([1, -2, 4, 448, 0.5, 0.25, -0.125, 0.0625]), "bfloat16")
     q, scale = evaluate(found, y, [])
 
-    assert [Form.ELEMENT, Form.COLUMN] == [o.form for o in found.outputs]
+    assert [ValueForm.ELEMENT, ValueForm.COLUMN] == [o.form for o in found.outputs]
     assert [448.0, 448.0] == widen(q, "float8_e4m3fn").reshape(2, 4).max(1).tolist()
     assert 1.0 == widen(scale, "bfloat16")[0]
 
@@ -127,14 +131,14 @@ def test_a_dynamic_scale_is_an_output_of_a_row():
 @pytest.mark.parametrize(
     ("shape", "form"),
     [
-        ((4, 6, 8), Form.ELEMENT),
-        ((24, 8), Form.ELEMENT),
-        ((8,), Form.ROW),
-        ((1, 8), Form.ROW),
-        ((4, 6, 1), Form.COLUMN),
-        ((24, 1), Form.COLUMN),
-        ((), Form.SCALAR),
-        ((1,), Form.SCALAR),
+        ((4, 6, 8), ValueForm.ELEMENT),
+        ((24, 8), ValueForm.ELEMENT),
+        ((8,), ValueForm.ROW),
+        ((1, 8), ValueForm.ROW),
+        ((4, 6, 1), ValueForm.COLUMN),
+        ((24, 1), ValueForm.COLUMN),
+        ((), ValueForm.SCALAR),
+        ((1,), ValueForm.SCALAR),
     ],
 )
 def test_inputs_meet_the_result_by_broadcasting(shape, form):
@@ -215,12 +219,12 @@ def test_reductions_of_what_does_not_vary_are_refused():
     sums = stretto.epilogue(lambda y, w: y * ep.row_mean(w))
 
     with pytest.raises(CallError, match="the same for all rows"):
-        spec(sums, w=Form.ROW)
+        spec(sums, w=ValueForm.ROW)
     with pytest.raises(CallError, match="the same all along a row"):
-        spec(sums, w=Form.COLUMN)
+        spec(sums, w=ValueForm.COLUMN)
 
 
 def test_outputs_depend_on_the_result():
     """An output that does not would be computed by everybody for nothing."""
     with pytest.raises(CallError, match="does not depend on y"):
-        spec(stretto.epilogue(lambda y, w: {"w": w * 2.0}), w=Form.ROW)
+        spec(stretto.epilogue(lambda y, w: {"w": w * 2.0}), w=ValueForm.ROW)

@@ -8,11 +8,12 @@ import pytest
 from tests.checking.groups import among
 from tests.nightly import nightly
 
-from stretto import algorithms, topology
+from stretto import topology
+from stretto.compiler.verify import verify
 from stretto.errors import CallError, ParseError, ProgramError, UnknownNameError
-from stretto.foreign import from_xml, to_xml
+from stretto.program import algorithms
+from stretto.program.foreign import from_xml, to_xml
 from stretto.synth import Budget, from_machine, synthesize
-from stretto.verify import verify
 
 SHIPPED = (
     "all_gather/ring",

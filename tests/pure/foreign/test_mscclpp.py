@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from stretto.compiler.verify import verify
 from stretto.errors import ParseError, ProgramError
-from stretto.foreign import from_plan
-from stretto.verify import verify
+from stretto.program.foreign import from_plan
 
 
 def local(letter, index, size=1):

@@ -1,41 +1,33 @@
-"""Two ends of a hop by a carrier, in one process: what checks of carriers share."""
+"""Two ends of a hop by a carrier, as memory and hop: those of `stretto.testing`."""
 
 import contextlib
-import time
+from types import SimpleNamespace
 
-import numpy as np
+from stretto.fabric import hop
+from stretto.testing import ends
+from stretto.testing.ends import FIRST, SIZE
 
-from stretto import hop
-
-FIRST, SIZE = 4096, 1 << 22
+__all__ = ["FIRST", "SIZE", "join", "joined", "make", "until"]
 
 
-def make(carrier, rank):
+def make(carrier, rank, **how):
     """Return memory, and a hop by a carrier whose window it is."""
-    memory = np.zeros(SIZE, dtype=np.uint8)
-    window = hop.Window(
-        rank=rank, num_ranks=2, address=memory.ctypes.data, puts=(FIRST, SIZE),
-        words=(0, FIRST), secret=b"s" * 32,
-    )  # fmt: skip
-    return memory, hop.get(carrier).open_hop(window)
+    end = ends.CarrierEnd(hop.get(carrier), rank, **how)
+    return end.memory, end.hop
+
+
+def join(ways):
+    """Connect two with one another; return what each raised, in words."""
+    return ends.connect([SimpleNamespace(hop=way) for way in ways])
 
 
 @contextlib.contextmanager
-def joined(carrier):
+def joined(carrier, **how):
     """Yield two ends that are connected."""
-    ends = [make(carrier, rank) for rank in (0, 1)]
-    shares = [way.share() for _, way in ends]
-    for rank, (_, way) in enumerate(ends):
-        way.connect(shares, [1 - rank], 5.0)
-    yield ends
-    for _, way in ends:
-        way.close()
+    with ends.joined(hop.get(carrier), **how) as pair:
+        yield [(end.memory, end.hop) for end in pair.both]
 
 
-def until(done, ways, within_s=20.0):
+def until(done, ways):
     """Let all progress until something is so."""
-    stop_at = time.monotonic() + within_s
-    while not done():
-        assert time.monotonic() < stop_at, "it does not come"
-        for way in ways:
-            way.progress()
+    ends.until(done, *(SimpleNamespace(hop=way) for way in ways))

@@ -1,4 +1,4 @@
-"""What NIXL's hop alone does: it says who sent a word, and where it may lie.
+"""What NIXL's hop alone does, beside what every carrier must.
 
 `test_libraries.py` runs it, in a process of its own.
 """
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.pure.hop.ends import FIRST, joined, make, until
 
-from stretto.errors import RendezvousError
-from stretto.hop.nixl import leaving
+from stretto.errors import CommunicationError, RendezvousError
+from stretto.fabric.hop.nixl import leaving
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -19,17 +19,6 @@ pytestmark = pytest.mark.timeout(120)
 def pair():
     with joined("nixl") as ends:
         yield ends
-
-
-@pytest.mark.parametrize("offset", [FIRST, -8, 1 << 40, 3])
-def test_a_word_outside_of_the_window_ends_the_connection(pair, offset):
-    """Nothing is written, and the fault says what it was."""
-    (memory, one), (_, other) = pair
-    other.signal(0, 0, offset, 5, 128, (1, 2, 3))
-    until(lambda: one.faults(), [one, other])
-
-    assert {1: "it sent what makes no sense"} == one.faults()
-    assert not memory[64:128].any()
 
 
 def test_who_does_not_know_the_secret_raises_no_word(pair):
@@ -45,13 +34,17 @@ def test_who_does_not_know_the_secret_raises_no_word(pair):
 def test_another_backend_is_named():
     """With what to set alike."""
     _, way = make("nixl", 0)
-    shares = [way.share(), {**way.share(), "backend": "LIBFABRIC"}]
+
+    def said(**other):
+        share = {**way.share(), **other}
+        return [way.share(), {**share, "mac": way._mac(share)}]
+
+    shares = said(backend="LIBFABRIC")
     with pytest.raises(RendezvousError, match="rank 1 is reached by nixl LIBFABRIC, "):
         way.connect(shares, [1], 1.0)
-    shares[1] = {**way.share(), "agent": "00"}
-    said = r"rank 0 cannot reach rank 1 on .*NIXL's UCX: what it says .* garbled"
-    with pytest.raises(RendezvousError, match=said):
-        way.connect(shares, [1], 1.0)
+    why = r"rank 0 cannot reach rank 1 on .*NIXL's UCX: .*; set STRETTO_CARRIER and"
+    with pytest.raises(RendezvousError, match=why):
+        way.connect(said(agent="00"), [1], 1.0)
     shares[1] = way.share()
     with pytest.raises(RendezvousError, match="rank 0 cannot reach rank 1"):  # itself
         way.connect(shares, [1], 1.0)
@@ -79,6 +72,6 @@ def test_at_the_end_of_a_process_nobody_calls_nixl_any_more(pair):
     leaving._leave(os.getpid())
     for peer, way in ((1, one), (0, other)):
         assert way._agent is None
-        assert not way.put(peer, 0, data.ctypes.data, FIRST, data.nbytes)
-        assert not way.signal(peer, 0, 64, 2, 128, (0, 0, 0))
+        with pytest.raises(CommunicationError, match="its hop has been closed"):
+            way.put(peer, 0, data.ctypes.data, FIRST, data.nbytes)
         assert 0 == way.progress() == way.busy()

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.pure.hop.test_tcp import SECRET, join, until
+from tests.pure.hop.ends import join
+from tests.pure.hop.test_tcp import until
 
-from stretto import hop
-from stretto.hop.fields import MOST_FIELDS, PIECE_WORDS, Field, offset_of
+from stretto.fabric import hop
+from stretto.fabric.hop.fields import MOST_FIELDS, PIECE_WORDS, Field, offset_of
 
 FIRST, SIZE = 4096, 1 << 16
 pytestmark = pytest.mark.timeout(120)
@@ -19,10 +20,10 @@ class Owner:
         self.fields = np.zeros((many, Field.END), np.int64)
         window = hop.Window(
             rank=rank, num_ranks=2, address=self.memory.ctypes.data,
-            puts=(FIRST, SIZE), words=(0, FIRST), secret=SECRET, lanes=lanes,
+            puts=(FIRST, SIZE), words=(0, FIRST), secret=b"s" * 32, lanes=lanes,
             fields=self.fields.ctypes.data, num_fields=many,
         )  # fmt: skip
-        self.way = hop.get("tcp").open_hop(window, compiled=True)
+        self.way = hop.get("tcp").open_hop(window)
         self.flag = self.memory[:8].view(np.int64)
         self.held = []
 
@@ -49,7 +50,7 @@ class Owner:
 def pair():
     """Return two connected ranks."""
     ends = [Owner(0), Owner(1)]
-    assert [None, None] == join([end.way for end in ends])
+    assert ["", ""] == join([end.way for end in ends])
     yield ends
     for end in ends:
         end.way.close()

@@ -13,7 +13,7 @@ import pytest
 from tests.checking.libraries import lacks
 
 from stretto.errors import MissingExtraError
-from stretto.hop.nixl import library
+from stretto.fabric.hop.nixl import library
 from stretto.synth import solvers
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ CHECKED = {
 RUN = "import {first}sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
-def check(carrier, *words, first=""):
+def check(carrier, *words, first="", names=("test_conformance", "test_channels")):
     """Run the checks of a carrier, after a module has been imported."""
     if why := lacks(carrier):
         pytest.skip(why)
@@ -37,7 +37,7 @@ def check(carrier, *words, first=""):
         "UCX_LOG_LEVEL": "fatal",
         **(CHECKED if carrier == "ucx" else {}),
     }
-    files = [str(HERE / f"{name}_checks.py") for name in ("library", carrier)]
+    files = [str(HERE / f"{name}.py") for name in (f"{carrier}_checks", *names)]
     run = subprocess.run(
         [sys.executable, "-c", RUN.format(first=first), "-q", "-p", "no:cacheprovider",
          *files, *words],
@@ -53,21 +53,29 @@ def check(carrier, *words, first=""):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("carrier", ["nixl", "ucx"])
 def test_a_hop_by_a_library(carrier):
-    """All that is said of it in `library_checks.py`, and in a file of its own."""
+    """All that every carrier must do, and what a file of its own says."""
+    check(carrier, names=("test_conformance",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("carrier", ["nixl", "ucx"])
+def test_channels_by_a_library(carrier):
+    """All that channels over every carrier must do."""
     check(carrier)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not HAS_MPI, reason="no mpi4py")
 def test_a_process_has_one_ucx():
     """Open MPI has brought its own, of the same names: that is used."""
-    check("ucx", "-k", "what_was_put or any_threads", first="mpi4py.MPI, ")
+    check("ucx", "-k", "before_their_signal or any_threads", first="mpi4py.MPI, ")
 
 
 def test_nobody_loads_it_to_say_whether_it_is_there():
     """`doctor` asks, and so does whoever lists carriers."""
     program = (
-        "import sys\nfrom stretto import hop\n"
+        "import sys\nfrom stretto.fabric import hop\n"
         "said = hop.get('nixl').doctor()\n"
         "assert not [m for m in sys.modules if m.startswith(('nixl_cu', 'nixl_rocm'))]"
     )
@@ -140,7 +148,7 @@ def test_the_systems_libnl_is_loaded_before_the_wheels(wheel, monkeypatch):
 
 
 USES = """
-from stretto.hop.nixl import library
+from stretto.fabric.hop.nixl import library
 library.new_agent("one", ("UCX",))
 print("used")
 """

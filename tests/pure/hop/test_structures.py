@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.hop.ucx import structures
+from stretto.fabric.hop.ucx import structures
 
 C_NAMES = {
     "EndPointAttributes": "ucp_ep_attr_t",

@@ -1,6 +1,5 @@
 """A hop over TCP: what is put is there when its signal is; strangers cost nothing."""
 
-import os
 import random
 import socket
 import struct
@@ -9,60 +8,27 @@ import time
 
 import numpy as np
 import pytest
+from tests.pure.hop.ends import FIRST, join, joined
+from tests.pure.hop.ends import make as make_by
 
-from stretto import hop
-from stretto.errors import RendezvousError, UnknownNameError
-from stretto.hop.tcp import options
-from stretto.hop.tcp.interface import address_towards, listen
+from stretto.errors import RendezvousError
+from stretto.fabric import hop
+from stretto.fabric.hop.interface import address_towards, listen
+from stretto.fabric.hop.tcp import options
 
-SECRET, FIRST, SIZE = b"s" * 32, 4096, 1 << 22
 pytestmark = pytest.mark.timeout(120)
 
 
-def make(rank, *, compiled, num_ranks=2, lanes=1, secret=SECRET, wake=-1):
-    memory = np.zeros(SIZE, dtype=np.uint8)
-    window = hop.Window(
-        rank=rank,
-        num_ranks=num_ranks,
-        address=memory.ctypes.data,
-        puts=(FIRST, SIZE),
-        words=(0, FIRST),
-        secret=secret,
-        lanes=lanes,
-        wake=wake,
-    )
-    return memory, hop.get("tcp").open_hop(window, compiled=compiled)
+def make(rank, **how):
+    return make_by("tcp", rank, **how)
 
 
-def join(ways, within_s=10.0):
-    """Connect all with all; return what each raised."""
-    shares = [way.share() for way in ways]
-    raised = [None] * len(ways)
-
-    def connect(rank):
-        peers = [r for r in range(len(ways)) if r != rank]
-        try:
-            ways[rank].connect(shares, peers, within_s)
-        except RendezvousError as e:
-            raised[rank] = e
-
-    threads = [threading.Thread(target=connect, args=(r,)) for r in range(len(ways))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return raised
-
-
-@pytest.fixture(params=[(True, True), (True, False), (False, False)], ids=str)
-def pair(request):
-    """Two connected ranks: compiled, of both kinds, in pure Python."""
-    ends = [make(r, compiled=c, lanes=2) for r, c in enumerate(request.param)]
-    ways = [way for _, way in ends]
-    assert [None, None] == join(ways)
-    yield ends
-    for way in ways:
-        way.close()
+@pytest.fixture
+def pair():
+    """Two connected ranks."""
+    pytest.importorskip("numba")
+    with joined("tcp", lanes=2) as ends:
+        yield ends
 
 
 def until(condition, *ways):
@@ -73,77 +39,10 @@ def until(condition, *ways):
             way.progress()
 
 
-@pytest.mark.parametrize("lane", [0, 1])
-def test_data_have_landed_when_their_signal_is_seen(pair, lane):
-    """Of any size, to any place, with what the signal brings beside."""
-    (_, a), (memory, b) = pair
-    rng = np.random.default_rng(0)
-    flag = memory[:8].view(np.int64)
-    for nth, n in enumerate((0, 1, 8, 8192, 8193, 70_001, 3_000_000), start=1):
-        data = rng.integers(0, 255, n + 1, dtype=np.uint8)
-        offset = FIRST + int(rng.integers(0, 100))
-        assert a.put(1, lane, data.ctypes.data, offset, n)
-        assert a.signal(1, lane, 0, nth, 8, (n, 2, 3))
-        until(lambda nth=nth: flag[0] >= nth, a, b)
-        assert np.array_equal(memory[offset : offset + n], data[:n])
-        assert [n, 2, 3] == memory[8:32].view(np.int64).tolist()
-        until(lambda: not a.busy(), a, b)
-
-
-def test_a_word_never_falls(pair):
-    """A signal that says less than the word has no effect on it."""
-    (_, a), (memory, b) = pair
-    for value in (7, 5, 9):
-        a.signal(1, 0, 64, value, 72, (value, 0, 0))
-    until(lambda: memory[72:80].view(np.int64)[0] == 9, a, b)
-
-    assert 9 == memory[64:72].view(np.int64)[0]
-
-
-def test_many_small_puts_wait_for_room(pair):
-    """A peer that reads nothing for a while loses nothing; neither end is stuck."""
-    (_, a), (memory, b) = pair
-    data = np.arange(1000, dtype=np.int64)
-    for nth in range(500):
-        until(
-            lambda nth=nth: a.put(1, 0, data.ctypes.data, FIRST + 8000 * nth, 8000), a
-        )
-        if nth % 100 == 99:
-            b.progress()
-    until(lambda: a.signal(1, 0, 0, 1, 8, (0, 0, 0)), a, b)
-    until(lambda: memory[:8].view(np.int64)[0] == 1, a, b)
-
-    for nth in (0, 250, 499):
-        got = memory[FIRST + 8000 * nth :][:8000].view(np.int64)
-        assert np.array_equal(data, got)
-
-
-@pytest.mark.parametrize("offset", [0, FIRST - 8, SIZE - 8, 1 << 40, -8])
-def test_what_reaches_outside_of_the_window_ends_the_connection(pair, offset):
-    """Nothing is written, and the fault says what it was."""
-    (_, a), (memory, b) = pair
-    data = np.full(16, 255, np.uint8)
-    a.put(1, 0, data.ctypes.data, offset, 16)
-    a.signal(1, 0, 0, 1, 8, (0, 0, 0))
-    until(lambda: b.faults(), a, b)
-
-    assert {0: "it sent what makes no sense"} == dict(b.faults())
-    assert not memory.any()
-
-
-def test_an_end_is_noticed(pair):
-    """By who goes on."""
-    (_, a), (_, b) = pair
-    a.close()
-    until(lambda: b.faults(), b)
-
-    assert [0] == list(b.faults())
-
-
 def test_random_bytes_at_the_port_cost_a_connection():
     """Ranks meet all the same."""
     rng = random.Random(3)
-    ends = [make(r, compiled=False) for r in range(2)]
+    ends = [make(r) for r in range(2)]
     where = ends[0][1].share()
     strangers = []
     for _ in range(20):
@@ -154,26 +53,11 @@ def test_random_bytes_at_the_port_cost_a_connection():
     sock = socket.create_connection((shares_of_one["host"], shares_of_one["port"]))
     strangers.append(sock)
 
-    assert [None, None] == join([way for _, way in ends])
+    assert ["", ""] == join([way for _, way in ends])
     for sock in strangers:
         sock.close()
     for _, way in ends:
         way.close()
-
-
-def test_another_secret_is_named():
-    """On both ends, with where they are and what to do."""
-    ends = [
-        make(0, compiled=False),
-        make(1, compiled=False, secret=b"other" * 8),
-    ]
-    zero, one = join([way for _, way in ends], within_s=1.0)
-
-    assert "rank 0 cannot reach rank 1 at 127.0.0.1:" in str(zero)
-    assert "it does not know this job's secret" in str(zero)
-    assert "rank 0 at 127.0.0.1:" in str(one)
-    assert "did not come to rank 1" in str(one)
-    assert "STRETTO_PORTS" in str(one)
 
 
 def test_the_interface_is_found_by_route():
@@ -196,12 +80,6 @@ def test_ports_are_those_that_users_name():
             listen("127.0.0.1", {"STRETTO_PORTS": str(port)})
     with listen("127.0.0.1", {"STRETTO_PORTS": f"{port}-{port + 20}"}) as sock:
         assert port <= sock.getsockname()[1] <= port + 20
-
-
-def test_an_unknown_carrier_is_named():
-    """With those that there are."""
-    with pytest.raises(UnknownNameError, match="tcp"):
-        hop.get("tpc")
 
 
 @pytest.mark.parametrize(
@@ -321,28 +199,10 @@ def test_what_was_sent_arrives_although_its_sender_closes(pair):
     assert np.array_equal(memory[FIRST : FIRST + 2_000_000].view(np.int64), data)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_sleep_ends_when_somebody_wakes_it(compiled):
-    """By the descriptor of its window; nothing has come by the network."""
-    number = os.eventfd(0, os.EFD_NONBLOCK)
-    ends = [make(r, compiled=compiled, wake=number if r else -1) for r in range(2)]
-    assert [None, None] == join([way for _, way in ends])
-    (_, a), (_, b) = ends
-    assert 0 == a.wait(1000)
-    os.eventfd_write(number, 1)
-    begun = time.monotonic()
-
-    assert b.wait(20_000_000)
-    assert time.monotonic() - begun < 10
-    for _, way in ends:
-        way.close()
-    os.close(number)
-
-
 def test_a_carrier_that_is_not_installed_says_what_to_install(monkeypatch):
     """NIXL's backends are those of its wheel."""
     from stretto.errors import MissingExtraError
-    from stretto.hop.nixl import library
+    from stretto.fabric.hop.nixl import library
 
     monkeypatch.setattr(library, "_WHEELS", ("no_such_wheel",))
     library.missing.cache_clear()
@@ -367,7 +227,7 @@ def test_a_carrier_that_is_not_installed_says_what_to_install(monkeypatch):
 def test_a_ucx_that_is_not_there_says_what_to_do(monkeypatch, asked, said):
     """A word that is not known is no word for the wheel's."""
     from stretto.errors import MissingExtraError
-    from stretto.hop.ucx import library
+    from stretto.fabric.hop.ucx import library
 
     def refused(name, mode=0):
         raise OSError(f"{name}: cannot open shared object file")

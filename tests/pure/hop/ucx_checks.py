@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.nightly import examples
-from tests.pure.hop.ends import FIRST, SIZE, joined, make, until
+from tests.pure.hop.ends import FIRST, joined, make, until
 
 from stretto.errors import RendezvousError
-from stretto.hop.ucx import library
-from stretto.hop.ucx.carrier import UcxHop
-from stretto.hop.ucx.words import Peer
+from stretto.fabric.hop.ucx import library
+from stretto.fabric.hop.ucx.carrier import UcxHop
+from stretto.fabric.hop.ucx.words import PeerWord
 
 pytestmark = pytest.mark.timeout(60)
 SECONDS = examples(100) / 100
@@ -141,22 +141,6 @@ def test_a_peer_that_left_before_is_named_too():
     other.close()
 
 
-def test_what_is_closed_does_nothing_any_more():
-    """Whatever is called; it can be closed again."""
-    with joined("ucx") as ((_, one), (_, other)):
-        shares = [one.share(), other.share()]
-        one.close()
-        one.close()
-        assert not one.put(1, 0, 0, FIRST, 8)
-        assert not one.signal(1, 0, 64, 1, 128, (0, 0, 0))
-        assert 0 == one.progress() == one.wait(1000) == one.busy()
-        assert one.arm()
-        assert [] == list(one.descriptors)
-        for call in (one.share, lambda: one.connect(shares, [1], 5.0)):
-            with pytest.raises(RendezvousError, match=r"rank 0: its hop .* closed"):
-                call()
-
-
 @pytest.mark.parametrize("has_cards", [False, True])
 def test_cards_that_are_passed_over_are_said(tmp_path, monkeypatch, has_cards):
     """A UCX without InfiniBand would go by TCP, and nobody would know."""
@@ -199,33 +183,13 @@ def test_who_hears_last_words_of_a_peer_that_has_gone_lives_on(answers):
     assert sent > 0
 
 
-@pytest.mark.parametrize("offset", [0, FIRST - 8, SIZE - 8, SIZE, -64, 1 << 62])
-def test_what_would_land_outside_ends_the_peer_that_sent_it(offset):
-    """By messages, which say where they belong."""
-    with joined("ucx") as ((memory, here), (there, other)):
-        other.put(0, 0, there.ctypes.data + FIRST, offset, 16)
-        other.signal(0, 0, 0, 7, 64, (1, 2, 3))
-        until(here.faults, (here, other))
-        assert not memory.any()
-
-
-@pytest.mark.parametrize("offset", [4, FIRST, -8, 1 << 62])
-def test_words_outside_are_not_raised(offset):
-    """Neither a signal's own, nor the three beside it."""
-    for own, side in ((offset, 64), (8, offset)):
-        with joined("ucx") as ((memory, here), (_, other)):
-            other.signal(0, 0, own, 7, side, (1, 2, 3))
-            until(here.faults, (here, other))
-            assert not memory.any()
-
-
 @pytest.mark.parametrize("nbytes", [8, 4096, 1 << 20])
 @pytest.mark.parametrize("is_mapped", [False, True])
 def test_where_ucx_puts_by_itself_it_does(monkeypatch, nbytes, is_mapped):
     """As with RDMA: shared memory stands for it, which it takes if nobody may die."""
     monkeypatch.setattr(UcxHop, "hears_of_death", False)
     with joined("ucx") as ((memory, here), (there, other)):
-        assert 0 == other._peers[0, Peer.BY_MESSAGES]
+        assert 0 == other._peers[0, PeerWord.BY_MESSAGES]
         flag = memory[:8].view(np.int64)
         for turn in range(1, 9):
             data = there[FIRST:][:nbytes] if is_mapped else np.zeros(nbytes, np.uint8)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.ir import Spans, partition
+from stretto.program.ir import Spans, partition
 
 
 @given(st.integers(0, 10_000), st.integers(1, 40), st.sampled_from([1, 2, 4, 8, 16]))

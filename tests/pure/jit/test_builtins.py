@@ -3,8 +3,8 @@
 import gc
 import threading
 
-from stretto.jit import builtins
-from stretto.jit.atomics import compiled
+from stretto.fabric.jit import builtins
+from stretto.fabric.jit.atomics import compiled
 
 THREADS = 16
 

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from stretto.jit.atomics import compiled, direct
+from stretto.fabric.jit.atomics import compiled, direct
 
 
 @compiled("int64(int64,int64)")

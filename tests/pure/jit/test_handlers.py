@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from stretto.jit import handlers
-from stretto.jit.handlers import held_back
+from stretto.fabric.jit import handlers
+from stretto.fabric.jit.handlers import held_back
 
 ALL = [signal.SIGINT, signal.SIGALRM, signal.SIGUSR1]
 
@@ -89,7 +89,7 @@ def test_functions_are_compiled_while_handlers_raise(monkeypatch):
     pytest.importorskip("numba")
     from numba.core.compiler import CompileResult
 
-    from stretto.jit.atomics import compiled
+    from stretto.fabric.jit.atomics import compiled
 
     def alarm(number, frame):
         raise Alarm

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-same = pytest.importorskip("stretto.jit.same")
+same = pytest.importorskip("stretto.fabric.jit.same")
 
 
 def test_arrays_lie_where_they_are_read():

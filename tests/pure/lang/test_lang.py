@@ -3,6 +3,7 @@
 import pytest
 from tests.checking.cases import programs
 
+from stretto.compiler.verify import verify
 from stretto.errors import (
     BoundsError,
     CallError,
@@ -12,9 +13,8 @@ from stretto.errors import (
     UndefinedError,
     UnknownNameError,
 )
-from stretto.ir import parse_program
-from stretto.lang import algorithm, reduce
-from stretto.verify import verify
+from stretto.program.ir import parse_program
+from stretto.program.lang import algorithm, reduce
 
 
 @algorithm("all_reduce/small")

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Plan, Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import (
     BoundsError,
     CallError,
@@ -12,11 +15,8 @@ from stretto.errors import (
     RanksError,
     StrettoError,
 )
-from stretto.ir import parse_program
-from stretto.lang import algorithm, reduce
-from stretto.lower import lower
-from stretto.plan import Plan, Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program.ir import parse_program
+from stretto.program.lang import algorithm, reduce
 
 N = 3
 
@@ -251,7 +251,7 @@ def test_ranks_are_a_whole_number(ranks):
 )
 def test_absurd_numbers_of_ranks_are_estimated_and_refused(name):
     """Before anything is traced, with how much it would be."""
-    from stretto import algorithms
+    from stretto.program import algorithms
 
     with pytest.raises(ProgramError, match=r"about [\d,]+,000,000 operations.*MOST_OP"):
         algorithms.get(name).build(100_000)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from stretto import algorithms
-from stretto.lower import batched, lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
+from stretto.program import algorithms
 
 NAMES = [n for n in algorithms.names() if algorithms.get(n).kernel is None]
 
@@ -26,4 +26,4 @@ def test_the_whole_catalogue_runs_in_batches_over_hosts(hosts, words, in_place):
         program = verify(one.build(n, **params))
         plan = lower(program, Schedule.parse(words), in_place=in_place, hosts=hosts)
 
-        assert batched(verify_plan(plan, program)).plan.hosts == hosts
+        assert verify_plan(plan, program).batched().plan.hosts == hosts

@@ -2,9 +2,9 @@
 
 import pytest
 
-from stretto.calls.joining.published import agree
 from stretto.errors import LaunchEnvironmentError
-from stretto.meeting.environment import find_place
+from stretto.fabric.meeting.environment import find_place
+from stretto.runtime.calls.joining.published import agree
 
 TORCHRUN = {
     "RANK": "1",

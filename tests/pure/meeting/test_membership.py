@@ -1,30 +1,46 @@
 """One rank's view of the others, without sockets or processes."""
 
+from dataclasses import replace
+
 import pytest
 
 from stretto import errors
-from stretto.meeting.faults import Fault, name_ranks
-from stretto.meeting.groups import Group, divide, is_sound, world
-from stretto.meeting.membership import (
+from stretto.fabric.faults import Fault, name_ranks
+from stretto.fabric.meeting.groups import Group, Roster, divide, is_sound, world
+from stretto.fabric.meeting.membership import Break, MarkDeparted, Membership
+from stretto.fabric.meeting.messages import Report
+from stretto.fabric.meeting.peers import DEPARTED_S, PeerGroup
+from stretto.fabric.messages import Departed, Lost, Message, Welcome
+from stretto.fabric.view import (
     GRACE_S,
     ORPHAN_GRACE_S,
-    Break,
     Ended,
     Heard,
     HubEnded,
-    Mark,
-    Membership,
     Tick,
+    WorldView,
 )
-from stretto.meeting.messages import Departed, Lost, Message, Report, Verdict
-from stretto.meeting.peers import DEPARTED_S, PeerGroup
 
 PAIR = Group(name="pair", members=(2, 3))
 
 
+def view(num_ranks, **changes):
+    """What a member knows of ranks m0, m1, ... once they have met; m0 hosts the hub."""
+    welcome = Welcome(
+        generation=0,
+        identities=tuple(f"m{rank}" for rank in range(num_ranks)),
+        pids=tuple(range(num_ranks)),
+        home="m0",
+        hosts=(),
+        names=(),
+        watched=(),
+    )
+    return WorldView(welcome=welcome, **changes)
+
+
 def member(**changes):
     """A member of a world of 4 and of a pair in it."""
-    made = Membership(**{"host_rank": 0, **changes})
+    made = Membership(view=view(4, **changes))
     made.join(world(4))
     made.join(PAIR)
     return made
@@ -32,7 +48,7 @@ def member(**changes):
 
 def lost(rank):
     """The hub's word that a rank is lost."""
-    return Heard(message=Lost(rank=rank, how="was killed by SIGKILL"))
+    return Heard(message=Lost(identity=f"m{rank}", how="was killed by SIGKILL"))
 
 
 def broken(actions):
@@ -66,22 +82,24 @@ def test_a_departure_is_noted_and_breaks_nothing():
     """What it sent is there; its process may end as it likes."""
     m = member()
 
-    assert [Mark(rank=1)] == m.on(Heard(message=Departed(rank=1)), 0.0)
-    assert [] == m.on(Ended(rank=1), 0.0)
-    assert m.next_deadline is None
+    assert [MarkDeparted(group="world", rank=1)] == m.on(
+        Heard(message=Departed(identity="m1")), 0.0
+    )
+    assert [] == m.on(Ended(identity="m1"), 0.0)
+    assert m.view.next_deadline is None
 
 
 def test_the_hubs_word_is_awaited_when_a_process_ends():
     """It may have left in order; after the grace it counts as lost."""
     m = member()
-    assert [] == m.on(Ended(rank=1), 1.0)
-    assert 1.0 + GRACE_S == m.next_deadline
+    assert [] == m.on(Ended(identity="m1"), 1.0)
+    assert 1.0 + GRACE_S == m.view.next_deadline
     assert [] == m.on(Tick(), 1.0 + GRACE_S / 2)
 
     assert {"world": (1,)} == broken(m.on(Tick(), 1.0 + GRACE_S))
     m = member()
-    m.on(Ended(rank=1), 1.0)
-    m.on(Heard(message=Departed(rank=1)), 1.0)
+    m.on(Ended(identity="m1"), 1.0)
+    m.on(Heard(message=Departed(identity="m1")), 1.0)
     assert [] == m.on(Tick(), 9.0)
 
 
@@ -89,21 +107,21 @@ def test_the_hubs_word_is_awaited_when_a_process_ends():
 def test_the_death_of_the_hubs_host_is_named(process_first):
     """Connection and process end in either order."""
     m = member()
-    signs = [Ended(rank=0), HubEnded()]
+    signs = [Ended(identity="m0"), HubEnded()]
     actions = [m.on(s, 1.0) for s in (signs if process_first else signs[::-1])]
 
     assert [] == actions[0]
     assert {"world": (0,)} == broken(actions[1])
-    assert m.next_deadline is None
+    assert m.view.next_deadline is None
 
 
 def test_deaths_after_the_hubs_are_noticed_by_oneself():
     """Nobody is left to say more."""
     m = member()
-    m.on(Heard(message=Departed(rank=0)), 1.0)
+    m.on(Heard(message=Departed(identity="m0")), 1.0)
     assert [] == m.on(HubEnded(), 1.0)
 
-    assert {"world": (3,), "pair": (3,)} == broken(m.on(Ended(rank=3), 2.0))
+    assert {"world": (3,), "pair": (3,)} == broken(m.on(Ended(identity="m3"), 2.0))
 
 
 def test_a_hub_that_hangs_up_while_its_host_lives_is_an_error_of_its_own():
@@ -128,20 +146,39 @@ def test_a_verdict_breaks_what_it_names():
     """One group, or with no name all of them."""
 
     def verdict(group):
-        said = Verdict(group=group, error="CollectiveTimeout", text="t", blamed=(1,))
-        return Heard(message=said)
+        return group, Fault(error="CollectiveTimeout", text="t", blamed=(1,))
 
     m = member()
-    assert {"pair": (1,)} == broken(m.on(verdict("pair"), 0.0))
-    assert {} == broken(m.on(verdict("unknown"), 0.0))
-    assert {"world": (1,)} == broken(m.on(verdict(""), 0.0))
+    assert {"pair": (1,)} == broken(m.judge(*verdict("pair")))
+    assert {} == broken(m.judge(*verdict("unknown")))
+    assert {"world": (1,)} == broken(m.judge(*verdict("")))
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_a_generation_breaks_the_groups_that_it_leaves_members_out_of(is_fresh):
+    """In words; a group that all of its members stay for goes on, unless all end."""
+    m = member()
+    welcome = replace(
+        m.view.welcome, generation=1, identities=("m3", "m9", "m2"), is_fresh=is_fresh
+    )
+    actions = m.on(Heard(message=welcome), 0.0)
+
+    pair = {"pair": (2, 3)} if is_fresh else {}
+    assert {"world": (0, 1, 2, 3) if is_fresh else (0, 1)} | pair == broken(actions)
+    assert "a generation of ranks has begun without rank" in actions[0].fault.text
+    assert [welcome] == actions[-1:]
+    assert is_fresh == (m.join(replace(PAIR, name="late")) is not None)
+    m.join(Group(name="new", members=(0, 1, 2), generation=1))
+    assert {"new": (1,)} == broken(m.on(lost(9), 1.0))
+    assert (0, 2) == (m.view.rank_of("m3"), m.view.rank_of("m2"))
+    assert [] == m.on(Heard(message=replace(welcome, generation=0)), 2.0)
 
 
 class FakeHost:
     """A meeting that remembers what was said, and answers with a verdict or not."""
 
     def __init__(self, answer=None):
-        self.rank, self.deadline_s = 2, 30.0
+        self.deadline_s = 30.0
         self.said: list[Message] = []
         self.answer = answer
         self.peers = None
@@ -154,7 +191,7 @@ class FakeHost:
 
 def group_of(host):
     """The pair (2, 3) as rank 2 sees it."""
-    host.peers = PeerGroup(PAIR, host)
+    host.peers = PeerGroup(PAIR, host, Roster(rank=2))
     return host.peers
 
 

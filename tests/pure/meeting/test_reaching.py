@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from stretto.meeting.reaching import (
+from stretto.fabric.meeting.reaching import (
     is_loopback,
     loopback_hint,
     why_not_reached,

@@ -7,23 +7,28 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from tests.held import held, left_since
+from tests.pure.meeting.test_membership import view as view_of
 
 from stretto.errors import RendezvousError, SharedMemoryError
-from stretto.executors.cpu.shared.memory import create_file
-from stretto.meeting import process
-from stretto.meeting.greet import greet
-from stretto.meeting.groups import world
-from stretto.meeting.hosting.events import (
+from stretto.fabric import process
+from stretto.fabric.events import (
     Heard,
     NoRoom,
     Tick,
 )
-from stretto.meeting.hosting.rendezvous import Rendezvous
-from stretto.meeting.membership import Heard as Told
-from stretto.meeting.membership import HubEnded, Membership
-from stretto.meeting.messages import Departed, Hello, Lost, Verdict
-from stretto.meeting.process import host_id, start_thread
-from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
+from stretto.fabric.loop import start_thread
+from stretto.fabric.meeting.greet import greet
+from stretto.fabric.meeting.groups import world
+from stretto.fabric.meeting.hosting.rendezvous import Rendezvous
+from stretto.fabric.meeting.membership import Membership
+from stretto.fabric.memory import create_file
+from stretto.fabric.messages import Departed, Hello, Lost, Verdict
+from stretto.fabric.process import host_id
+from stretto.fabric.view import Heard as Told
+from stretto.fabric.view import HubEnded
+from stretto.fabric.wire import Connection, Descriptor, Frame, Refused
+from stretto.fabric.world import World
 
 
 @contextmanager
@@ -71,6 +76,7 @@ def test_who_has_no_room_for_descriptors_knows_that_it_is_itself(room, is_refuse
 def hello(rank):
     """Return a rank's first words."""
     return Hello(
+        identity=f"m{rank}",
         rank=rank,
         num_ranks=2,
         pid=7,
@@ -84,7 +90,8 @@ def hello(rank):
 @pytest.mark.parametrize(("later", "blamed"), [(None, (0,)), ("again", (1,))])
 def test_a_host_without_room_is_blamed_for_who_could_not_come(later, blamed):
     """As long as nobody has been let in since."""
-    machine = Rendezvous(2, deadline=5.0, timeout_s=5.0, generation=1, host_rank=0)
+    of = {"deadline": 5.0, "timeout_s": 5.0, "generation": 1, "host_rank": 0}
+    machine = Rendezvous(World(2, **of))
     if later is None:
         machine.on(Heard(link=0, message=hello(0)), 0.0)
     machine.on(NoRoom(why="Too many open files"), 0.1)
@@ -101,13 +108,16 @@ def test_a_host_without_room_is_blamed_for_who_could_not_come(later, blamed):
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (Lost(rank=0, how="was killed by SIGKILL"), "rank 0 was killed by SIGKILL"),
-        (Departed(rank=0), "rank 0 closed its communicator"),
+        (
+            Lost(identity="m0", how="was killed by SIGKILL"),
+            "rank 0 was killed by SIGKILL",
+        ),
+        (Departed(identity="m0"), "rank 0 closed its communicator"),
     ],
 )
 def test_without_a_rendezvous_an_exchange_says_who_hosted_it(end, words):
     """A group without rank 0 goes on; what needs the rendezvous fails at once."""
-    view = Membership(host_rank=0)
+    view = Membership(view=view_of(3))
     view.join(world(3))
     assert view.hub_fault("split") is None
     view.on(Told(message=end), 0.0)
@@ -126,11 +136,11 @@ def test_a_file_that_cannot_be_made_is_an_error_of_ours(monkeypatch):
     def full(fd, nbytes):
         raise OSError(27, "File too large")
 
-    before = len(list(os.scandir("/proc/self/fd")))
+    before = held()
     monkeypatch.setattr(os, "ftruncate", full)
     with pytest.raises(SharedMemoryError, match="4096 bytes: File too large; want"):
         create_file(4096)
-    assert before == len(list(os.scandir("/proc/self/fd")))
+    assert [] == left_since(before)
 
 
 def test_a_thread_that_cannot_start_is_an_error_of_ours(monkeypatch):

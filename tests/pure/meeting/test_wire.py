@@ -1,5 +1,6 @@
 """Frames: whole ones come out, whatever else is refused without harm."""
 
+import array
 import json
 import os
 import re
@@ -8,12 +9,14 @@ import socket
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.held import held, left_since
 
 from stretto.errors import RendezvousError, WireError
-from stretto.meeting import messages
-from stretto.meeting.greet import greet
-from stretto.meeting.messages import Hello, Leave, Offer, Verdict
-from stretto.meeting.wire import (
+from stretto.fabric.meeting import messages
+from stretto.fabric.meeting.greet import greet
+from stretto.fabric.meeting.messages import Offer
+from stretto.fabric.messages import Hello, Leave, Propose, Verdict
+from stretto.fabric.wire import (
     HEADER,
     MAGIC,
     STRANGER_LIMIT,
@@ -27,7 +30,14 @@ from stretto.meeting.wire import (
 )
 
 HELLO = Hello(
-    rank=1, num_ranks=2, pid=3, host="h", version="1", start_s=9.0, within_s=9.0
+    identity="m1",
+    rank=1,
+    num_ranks=2,
+    pid=3,
+    host="h",
+    version="1",
+    start_s=9.0,
+    within_s=9.0,
 )
 KINDS = messages.Message.__subclasses__()
 BODIES = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9))
@@ -153,6 +163,20 @@ def test_descriptors_arrive_in_order_and_close_themselves():
     receiver.close()
 
 
+def test_what_has_come_of_a_frame_goes_with_its_connection():
+    """Its descriptors are given back, though somebody still knows the connection."""
+    one, two = socket.socketpair()
+    receiver, before = Connection(two), held()
+    rights = array.array("i", [one.fileno()])
+    one.sendmsg([MAGIC[:1]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    assert [] == receiver.receive()
+    assert 1 == len(held().more_than(before))
+    receiver.close()
+    one.close()
+
+    assert [] == left_since(before)
+
+
 def test_a_reader_that_never_reads_costs_the_sender_no_waiting():
     """What a stopped peer does not take is queued, not waited for."""
     one, two = socket.socketpair()
@@ -172,6 +196,7 @@ def test_a_reader_that_never_reads_costs_the_sender_no_waiting():
         Leave(failure=""),
         Offer(
             group="g",
+            generation=1,
             members=(0, 1),
             fate="g",
             fate_members=(0, 1),
@@ -179,6 +204,7 @@ def test_a_reader_that_never_reads_costs_the_sender_no_waiting():
             payload={"a": [1]},
             timeout_s=1.0,
         ),
+        Propose(generation=2, identities=("a", "b"), is_fresh=True, timeout_s=1.0),
     ],
 )
 def test_messages_survive_the_journey(message):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from stretto import algorithms
-from stretto.lower import lower
-from stretto.plan import Schedule, pack, parts, reach, unpack
-from stretto.verify import verify
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule, pack, parts, reach, unpack
+from stretto.compiler.verify import verify
+from stretto.program import algorithms
 
 SCHEDULES = ("push packets", "push bulk", "pull bulk zero_copy")
 

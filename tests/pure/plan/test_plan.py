@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule, layout, parse_plan
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import BoundsError, CallError, ParseError, PlanError
-from stretto.lower import lower
-from stretto.plan import Schedule, layout, parse_plan
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
 
 schedules = st.builds(
     Schedule,

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from stretto import algorithms
-from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
+from stretto.program import algorithms
 from stretto.topology import Costs, Link, Machine
-from stretto.verify import verify, verify_plan
 
 RATE, ALPHA = 10.0, 1.0
 

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.checking.plan_runs.interleave import interleave
 from tests.checking.strategies import counts as part_counts
+from tests.nightly import examples
 
-from stretto import algorithms, collectives
-from stretto.collectives import Operator, Shape
+from stretto.compiler.plan import Move, Signal, Wait
 from stretto.errors import CallError, PlanError, StrettoError
-from stretto.executors.sim import interleave
-from stretto.ir import Verified
-from stretto.plan import Move, Signal, Wait
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Operator, Shape
+from stretto.program.ir import Verified
 from stretto.testing import draw, input_counts, interpret
 
 SCHEDULES = [
@@ -35,7 +36,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("name", algorithms.names())
-@settings(max_examples=12)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_every_interleaving_equals_the_interpreter(small, name, data):
     """Random ranks, schedules, sizes, tiles and orders: the bits are the same."""

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from stretto import topology
-from stretto.collectives import bus_factor
 from stretto.errors import CallError
 from stretto.executors.sim import simulate
+from stretto.program.collectives import bus_factor
 
 RATE, ALPHA = 10.0, 1.0  # of the small machines: 10^9 B/s, us
 S = 1024 * 840  # divides by 2 to 8 ranks, and into vectors of 16 bytes
@@ -44,20 +44,18 @@ def test_a_ring_of_one_phase_takes_half_of_that(small, name, n):
     assert (n - 1) * (ALPHA + wire_us(S / n)) == pytest.approx(found.time_us)
 
 
-@pytest.mark.parametrize("schedule", ["push packets staged", "push bulk staged"])
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("broadcast/binomial", "push packets staged"),
+        ("broadcast/binomial", "push bulk staged"),
+        ("all_reduce/recursive_doubling", ""),
+    ],
+)
 @pytest.mark.parametrize("n", [2, 4, 8])
-def test_a_binomial_tree_takes_its_closed_form(small, n, schedule):
-    """log2 n rounds of one latency and the whole vector."""
-    plan = small.proved("broadcast/binomial", n, schedule)
-    found = simulate(plan, small.full(n), nbytes=S, tile_bytes=S)
-
-    assert math.log2(n) * (ALPHA + wire_us(S)) == pytest.approx(found.time_us)
-
-
-@pytest.mark.parametrize("n", [2, 4, 8])
-def test_recursive_doubling_takes_its_closed_form(small, n):
-    """log2 n exchanges of the whole vector, both ways at once."""
-    plan = small.proved("all_reduce/recursive_doubling", n)
+def test_a_tree_and_doubling_take_their_closed_form(small, n, name, schedule):
+    """log2 n rounds of one latency and the whole vector, one way or both."""
+    plan = small.proved(name, n, *filter(None, [schedule]))
     found = simulate(plan, small.full(n), nbytes=S, tile_bytes=S)
 
     assert math.log2(n) * (ALPHA + wire_us(S)) == pytest.approx(found.time_us)

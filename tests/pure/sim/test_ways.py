@@ -2,13 +2,13 @@
 
 import pytest
 
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule, Way, parse_plan
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import TopologyError
 from stretto.executors.sim import simulate
-from stretto.ir import parse_program
-from stretto.lower import lower
-from stretto.plan import Schedule, Way, parse_plan
+from stretto.program.ir import parse_program
 from stretto.topology import Costs, Link, Machine, Switch
-from stretto.verify import verify, verify_plan
 
 NBYTES = 10**6
 PROGRAM = """program broadcast/named collective=broadcast ranks=2 split=1 root=0

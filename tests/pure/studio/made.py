@@ -10,10 +10,10 @@ from stretto.trace import (
     STEP_KINDS,
     CallKind,
     Comm,
+    LaneWait,
     RankInfo,
     Recording,
     Run,
-    Wait,
 )
 
 KINDS = (
@@ -111,7 +111,7 @@ def hanging(num_ranks=4, num_calls=9, absent=2):
     last = calls["seq"] == num_calls
     calls["state"][last], calls["end"][last] = 0, 0
     waits = tuple(
-        Wait(
+        LaneWait(
             rank=rank,
             comm=0,
             seq=num_calls,

@@ -12,7 +12,7 @@ from tests.nightly import examples
 from tests.pure.studio.made import recording
 
 from stretto.errors import StrettoError
-from stretto.studio import Given, Studio, views
+from stretto.studio import NamedInputs, Studio, views
 from stretto.studio.ask import EXAMPLES
 from stretto.studio.serve.pack import unpack
 from stretto.trace import (
@@ -36,7 +36,7 @@ QUICK = settings(
 
 def looked_at(path):
     """Look at every view and ask every example; whatever is wrong is ours to say."""
-    studio = Studio(Given(recordings=(path, path)))
+    studio = Studio(NamedInputs(recordings=(path, path)))
     studio.refresh()
     index = studio.index()
     assert index["state"] in ("ready", "failed")
@@ -161,7 +161,7 @@ def test_any_arguments_are_answered_or_refused(name, shared, args):
 def shared(tmp_path_factory):
     path = tmp_path_factory.mktemp("shared") / "d.trace"
     write(path, recording(3, 5, steps_a_call=2))
-    studio = Studio(Given(recordings=(path, path)))
+    studio = Studio(NamedInputs(recordings=(path, path)))
     studio.refresh()
     return studio
 
@@ -175,7 +175,7 @@ def test_what_nobody_foresaw_is_said_on_the_page(tmp_path, monkeypatch):
         raise ValueError("cannot reshape\nthat")
 
     monkeypatch.setattr("stretto.studio.serve.studio.load", fails)
-    studio = Studio(Given(recordings=(path,)))
+    studio = Studio(NamedInputs(recordings=(path,)))
     studio.refresh()
 
     said = "a.trace: cannot be shown: ValueError: cannot reshape that"

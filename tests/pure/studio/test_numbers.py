@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.pure.studio.made import recording
 
-from stretto import algorithms, topology
+from stretto import topology
+from stretto.program import algorithms
 from stretto.studio.analysis.binned import spread
 from stretto.studio.analysis.flows import Plans, flows_of
 from stretto.studio.analysis.groups import groups
 from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.link_use import link_use, traffic
-from stretto.studio.inputs.given import Given
+from stretto.studio.inputs.given import NamedInputs
 from stretto.studio.inputs.simulated import simulated
 from stretto.studio.serve.pack import pack, unpack
 from stretto.studio.units import size_name
@@ -100,7 +101,7 @@ def test_quantiles_of_a_group_are_those_of_its_calls():
 
 def simulation(name, ranks=4, machine="h200x4", schedule=""):
     program = algorithms.get(name).build(ranks)
-    given = Given(program=program, nbytes=1 << 16, schedule=schedule)
+    given = NamedInputs(program=program, nbytes=1 << 16, schedule=schedule)
     return simulated(given, topology.load(machine))
 
 

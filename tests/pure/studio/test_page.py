@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pure.studio.made import hanging, recording, tuning
 
-from stretto import algorithms
-from stretto.studio import Given, Studio, exported, views
+from stretto.program import algorithms
+from stretto.studio import NamedInputs, Studio, exported, views
 from stretto.studio.ask import EXAMPLES
 from stretto.studio.serve.pack import unpack
 from stretto.studio.web import bundled, web_file, web_names
@@ -111,7 +111,7 @@ def hostile(name, tmp_path, calls=9):
 
 
 def page_of(path, **more):
-    studio = Studio(Given(recordings=(path, path), **more))
+    studio = Studio(NamedInputs(recordings=(path, path), **more))
     studio.refresh()
     assert "ready" == studio.index()["state"], studio.index()["failed"]
     return exported(studio)
@@ -175,7 +175,7 @@ def test_a_report_that_is_none_is_refused_with_its_name(tmp_path, text, said):
     """Clearly, in one line."""
     path = tmp_path / "report.json"
     path.write_text(text)
-    studio = Studio(Given(reports=(path,)))
+    studio = Studio(NamedInputs(reports=(path,)))
     studio.refresh()
 
     assert "report.json" in studio.index()["failed"]
@@ -193,7 +193,7 @@ def test_trials_that_are_none_are_passed_over_and_counted(tmp_path):
         {**good, "nbytes": 1 << 70},
     ]
     path.write_text(json.dumps([{"trials": [*wrong, good]}]))
-    studio = Studio(Given(reports=(path,)))
+    studio = Studio(NamedInputs(reports=(path,)))
     studio.refresh()
     found = unpack(studio.view("tune", {}))
 

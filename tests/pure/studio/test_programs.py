@@ -2,14 +2,14 @@
 
 import pytest
 
-from stretto import algorithms
-from stretto.lower import lower
-from stretto.plan import Move, Schedule
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Move, Schedule
+from stretto.compiler.verify import verify
+from stretto.program import algorithms
 from stretto.studio.analysis.contributions import contributions_of
 from stretto.studio.analysis.side_by_side import side_by_side
-from stretto.studio.inputs.given import Given
+from stretto.studio.inputs.given import NamedInputs
 from stretto.studio.inputs.loading import load
-from stretto.verify import verify
 
 SOME = ("all_reduce/two_shot", "all_reduce/ring", "all_gather/bruck", "broadcast/chain")
 
@@ -91,7 +91,7 @@ def test_what_is_too_long_to_simulate_is_said_before_it_is_tried(monkeypatch):
     """The program is shown without its times."""
     monkeypatch.setattr("stretto.studio.inputs.simulated._MOST_EVENTS", 100)
     program = algorithms.get("all_reduce/two_shot").build(4)
-    loaded = load(Given(program=program, machine="h200x4"))
+    loaded = load(NamedInputs(program=program, machine="h200x4"))
 
     assert loaded.recording is None
     assert "show it for fewer ranks" in loaded.notes[0]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.pure.studio.made import recording
 
-from stretto import collectives
 from stretto.errors import CallError
+from stretto.program import collectives
 from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask import (
     EXAMPLES,
@@ -22,7 +22,7 @@ from stretto.studio.ask import (
     understood,
 )
 from stretto.studio.ask.question import _TAKEN
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 
 NUMBERS = st.integers(0, 1 << 40)
 TIMES = st.floats(0, 1e12, allow_nan=False).map(lambda v: round(v, 3))
@@ -117,7 +117,7 @@ def test_what_is_not_understood_is_said_with_the_word(text, said):
 
 @pytest.fixture(scope="module")
 def scene():
-    return Scene(Loaded(recording=recording(8, 90, slow=(5,), late=3)))
+    return Scene(LoadedInputs(recording=recording(8, 90, slow=(5,), late=3)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from tests.pure.studio.made import recording
 
 from stretto.errors import CallError
-from stretto.studio import Given, Studio, StudioServer, follow
+from stretto.studio import NamedInputs, Studio, StudioServer, follow
 from stretto.studio.serve.pack import unpack
 from stretto.trace import STATES, write
 
@@ -21,7 +21,7 @@ def served(tmp_path):
     """Return a server of one recording, and its file."""
     path = tmp_path / "run.trace"
     write(path, recording(4, 9))
-    studio = Studio(Given(recordings=(path,)))
+    studio = Studio(NamedInputs(recordings=(path,)))
     studio.refresh()
     server = StudioServer(studio)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
@@ -215,7 +215,7 @@ def test_a_file_that_breaks_while_it_is_shown_is_said_and_the_last_one_stays(ser
 
 def test_before_anything_is_loaded_the_page_says_so(tmp_path):
     """A page that is early waits; it does not fail."""
-    studio = Studio(Given(recordings=(tmp_path / "none.trace",)))
+    studio = Studio(NamedInputs(recordings=(tmp_path / "none.trace",)))
 
     assert "loading" == studio.index()["state"]
     with pytest.raises(CallError, match="still loading"):
@@ -249,7 +249,7 @@ def test_recordings_with_little_in_them_are_shown(tmp_path):
     ):  # fmt: skip
         path = tmp_path / f"{at}.trace"
         write(path, made)
-        studio = Studio(Given(recordings=(path, path)))
+        studio = Studio(NamedInputs(recordings=(path, path)))
         studio.refresh()
         assert "ready" == studio.index()["state"], studio.index()
         for view in studio.index()["views"]:
@@ -264,7 +264,7 @@ def test_calls_that_nobody_timed_have_no_times(tmp_path):
     calls["state"], calls["start"], calls["end"] = STATES.index("enqueued"), 0, 0
     path = tmp_path / "gpu.trace"
     write(path, replace(made, calls=calls))
-    studio = Studio(Given(recordings=(path, path)))
+    studio = Studio(NamedInputs(recordings=(path, path)))
     studio.refresh()
     rows = unpack(studio.view("table", {}))["rows"]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.checking.strategies import numbers_of_ranks, types_and_operators
 from tests.nightly import examples
 
-from stretto.collectives import Operator, Shape, combine, narrow, widen
 from stretto.errors import CallError, MissingExtraError, UndefinedError
-from stretto.ir import parse_program
-from stretto.lang import Ranks, algorithm, reduce
+from stretto.program.collectives import Operator, Shape, combine, narrow, widen
+from stretto.program.ir import parse_program
+from stretto.program.lang import Ranks, algorithm, reduce
 from stretto.testing import (
     draw,
     expected,

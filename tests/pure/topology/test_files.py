@@ -123,47 +123,35 @@ def test_a_malformed_file_gets_one_clear_line(tmp_path, old, new, match):
     assert "mine" in str(caught.value)
 
 
-def test_a_file_needs_exactly_one_shape(tmp_path):
-    """None, or two, are refused by name."""
-    refused(tmp_path, 'about = ""\nkind = "gpu"\n', r"no shape; want one of \[box\]")
-    refused(
-        tmp_path, BOX.replace('"gpu"', '"gpu"\nranks = 3', 1), r"\['box', 'ranks'\]"
-    )
+COSTS = BOX + "[costs]\n"
+JOINED = "[[box.switches]]\nname = 's'\nbandwidth_gbytes_per_s = 1\nlatency_us = 0\n"
 
 
-def test_costs_must_make_sense(tmp_path):
-    """Packets carry at most what is on the wire; unknown costs are refused."""
-    wrong = "[costs]\npacket_efficiency = 1.5\n"
-    refused(tmp_path, BOX + wrong, r"costs.packet_efficiency: got 1.5; want a share")
-    refused(tmp_path, BOX + "[costs]\nop_us = 1\n", r"costs.op_us: .*op_overhead_us")
-    zero = "[costs]\ncopy_gbytes_per_s = 0\n"
-    refused(tmp_path, BOX + zero, r"costs.copy_gbytes_per_s: got 0; want a rate above")
-
-
-def test_switches_say_whom_they_join(tmp_path):
-    """Groups, senders and the switches that are joined are checked."""
-    head = "[[box.switches]]\nname = 's'\nbandwidth_gbytes_per_s = 1\nlatency_us = 0\n"
-    refused(
-        tmp_path, BOX + head + "groups = 'some'\n", r"groups: got 'some'; want 'all'"
-    )
-    refused(tmp_path, BOX + head + "groups = [[9]]\n", r"groups: .* below 4")
-    refused(tmp_path, BOX + head + "over = 'nic'\n", r"over: .*switches given before")
-    text = "senders = [0]\nreceivers = [true, 'x']\n"
-    refused(
-        tmp_path, BOX + head + text, r"receivers: .*a list of whole numbers below 4"
-    )
-
-
-def test_listed_links_must_join_what_exists(tmp_path):
-    """A switch nobody named and a rank that is not there are refused."""
-    refused(
-        tmp_path, LISTED.replace('"hub"\nb', '"hbu"\nb'), r"dst: got 'hbu'; want a r"
-    )
-    refused(
-        tmp_path, LISTED.replace("src = 0", "src = 7"), r"src: got 7; want a rank's"
-    )
-    twice = LISTED + '[[switches]]\nname = "hub"\n'
-    refused(tmp_path, twice, r"two switches have one name")
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('about = ""\nkind = "gpu"\n', r"no shape; want one of \[box\]"),
+        (BOX.replace('"gpu"', '"gpu"\nranks = 3', 1), r"\['box', 'ranks'\]"),
+        (COSTS + "packet_efficiency = 1.5", r"efficiency: got 1.5; want a share"),
+        (COSTS + "op_us = 1", r"costs.op_us: .*op_overhead_us"),
+        (COSTS + "copy_gbytes_per_s = 0", r"costs.copy.*: got 0; want a rate above"),
+        (BOX + JOINED + "groups = 'some'", r"groups: got 'some'; want 'all'"),
+        (BOX + JOINED + "groups = [[9]]", r"groups: .* below 4"),
+        (BOX + JOINED + "over = 'nic'", r"over: .*switches given before"),
+        (
+            BOX + JOINED + "senders = [0]\nreceivers = [true, 'x']",
+            r"receivers: .*a list of whole numbers below 4",
+        ),
+        (LISTED.replace('"hub"\nb', '"hbu"\nb'), r"dst: got 'hbu'; want a r"),
+        (LISTED.replace("src = 0", "src = 7"), r"src: got 7; want a rank's"),
+        (LISTED + '[[switches]]\nname = "hub"', r"two switches have one name"),
+        (LISTED.replace("dst = 1", "dst = true"), r"dst: got True; want a"),
+        (BOX.replace("[[0, 1]]", "[[0, true]]"), r"box\.meshes\[0\]\.pairs: got"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(tmp_path, text, match):
+    """One shape, costs that can be, switches and links that join what there is."""
+    refused(tmp_path, text, match)
 
 
 def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
@@ -191,13 +179,6 @@ def test_speeds_are_numbers_that_mean_something(tmp_path):
     path.write_text(LISTED.replace("gbytes_per_s = 2", "gbytes_per_s = 1e-7"))
 
     assert 1e-7 == load(path).links[0].bandwidth_gbytes_per_s
-
-
-def test_true_is_no_rank(tmp_path):
-    """Python would take it for 1."""
-    refused(tmp_path, LISTED.replace("dst = 1", "dst = true"), r"dst: got True; want a")
-    true = BOX.replace("[[0, 1]]", "[[0, true]]")
-    refused(tmp_path, true, r"box\.meshes\[0\]\.pairs: got")
 
 
 def test_a_symmetry_is_one(tmp_path):

@@ -190,7 +190,7 @@ def test_a_wrong_name_is_answered_with_the_nearest():
         match=r"no machine named 'h20x4'; did you mean h200x4\? known: h200x4",
     ):
         load("h20x4")
-    with pytest.raises(UnknownNameError, match=r"known: cpux\{ranks\}, dgx1, "):
+    with pytest.raises(UnknownNameError, match=r"known: .*cpux\{ranks\}, dgx1, "):
         load("qqqqqq")
 
 

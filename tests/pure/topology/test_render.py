@@ -47,16 +47,6 @@ def test_every_machine_can_be_drawn(name):
     assert ("first 8 of" in texts) == (shown < m.num_ranks)
 
 
-def test_the_busiest_link_is_the_widest():
-    """Loads from 0 to 1 set width and colour; the busier direction counts."""
-    m = load("dgx1")
-    root = ElementTree.fromstring(draw(m, loads={1: 1.0, 2: 0.25}))
-
-    widths = sorted(float(k.get("stroke-width")) for k in root.findall(f"{SVG}line"))
-    assert 16 == len(widths)
-    assert [1.0, 1.8, 4.0] == widths[-3:]
-
-
 def test_a_dead_link_is_dashed():
     """What is dead is seen."""
     m = load("dgx1").degraded(dead_links=["0->1"])

@@ -55,6 +55,7 @@ def test_the_backend_is_known_without_an_import_and_the_default_on_request(insta
     assert ("stretto", "StrettoGroup") == (cuda, kind)
 
 
+@pytest.mark.slow
 def test_torch_is_told_to_load_nothing(installed):
     """Its own variable is respected."""
     said, _ = installed(LOOK, TORCH_DEVICE_BACKEND_AUTOLOAD="0")

@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from tests.waiting import until
 
 torch = pytest.importorskip("torch")
 
@@ -17,13 +18,6 @@ def queue():
     one = CallQueue("test")
     yield one
     one.close()
-
-
-def until(true, *, within_s=5.0):
-    end = time.monotonic() + within_s
-    while not true() and time.monotonic() < end:
-        time.sleep(0.001)
-    assert true()
 
 
 def test_who_waits_runs_the_call_and_those_before_it(queue):

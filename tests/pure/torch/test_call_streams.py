@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretto.choice import Beside  # noqa: E402
+from stretto.runtime.choice import Beside  # noqa: E402
 from stretto.torch import call_streams as module  # noqa: E402
 from stretto.torch.call_streams import CallStreams  # noqa: E402
 

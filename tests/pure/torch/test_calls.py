@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretto.collectives import DTYPES  # noqa: E402
 from stretto.errors import CallError  # noqa: E402
+from stretto.program.collectives import DTYPES  # noqa: E402
 from stretto.torch import calls, tensors  # noqa: E402
 
 

@@ -163,6 +163,7 @@ def test_the_import_brings_little_beside_torch():
     assert "[]" == run(code)
 
 
+@pytest.mark.slow
 def test_an_environment_that_hides_the_backend_is_told():
     """Where torchcomms takes the place of c10d, the import fails."""
     code = (

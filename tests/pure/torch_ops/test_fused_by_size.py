@@ -58,7 +58,7 @@ def test_what_is_too_large_is_left_as_it_is(group, rows, device, fused):
         pytest.skip(f"this PyTorch makes no fake tensors of {device}: {e}")
     from stretto.torch.fusing import graph  # Inductor, a slow import
 
-    said = report.Report()
+    said = report.FuseReport()
 
     assert fused == graph.fuse_graph(found, said)
     assert [f"{rows * HIDDEN * 2} bytes"] * (1 - fused) == [

@@ -6,6 +6,7 @@ One process: a stand-in sums, and every graph is run before and after the pass.
 import functools
 
 import pytest
+from tests.nightly import nightly
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +21,7 @@ from tests.pure.torch_ops.stand_in import Doubles  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from stretto.torch import registry  # noqa: E402
-from stretto.torch.fusing.report import Report  # noqa: E402
+from stretto.torch.fusing.report import FuseReport  # noqa: E402
 
 EDGES = (
     *("part", "summed", "residual", "total", "base", "square", "mean", "shifted"),
@@ -66,7 +67,7 @@ def fused(function, given, table=None, *, functional=False):
     if functional:
         function = torch.func.functionalize(function, remove="mutations")
     module = make_fx(function, decomposition_table=table)(*given)
-    want, said = module(*(x.clone() for x in given)), Report()
+    want, said = module(*(x.clone() for x in given)), FuseReport()
     fuse_graph(module.graph, said)
     module.recompile()
     return module(*(x.clone() for x in given)), want, said
@@ -97,7 +98,7 @@ def tables():
     return {"aot": None, "inductor": select_decomp_table()}
 
 
-@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("edge", nightly(EDGES, 3))
 def test_a_cast_on_an_edge_is_kept_unless_it_loses_nothing(edge):
     """Of each sort of type one on every edge: numbers stay, and what may fuse does."""
     casts("bfloat16", "inductor", edge, SORTS)
@@ -138,7 +139,7 @@ def with_cast(edge, cast):
     return function
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", nightly(FORMS, 3))
 def test_what_is_written_otherwise_is_what_it_was(name):
     """Fused where it is the same thing, and left alone where it is not."""
     function, count = FORMS[name]

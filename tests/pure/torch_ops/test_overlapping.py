@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from tests.nightly import nightly
 
 torch = pytest.importorskip("torch")
+
 
 from stretto.torch.operators import overlapping  # noqa: E402
 
@@ -311,8 +313,9 @@ def at_once(monkeypatch, how, ranks):
 
 
 @pytest.mark.parametrize("how", ["", "whole", "each", "push", "ring"])
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("rows", [1, 5, 300])
+@pytest.mark.parametrize(
+    ("ranks", "rows"), nightly(itertools.product((3, 2, 4), (5, 1, 300)), 4)
+)
 def test_every_way_computes_the_product(monkeypatch, how, ranks, rows):
     """With streams that do at once what they are given, on a CPU's memory."""
     gate = at_once(monkeypatch, how, ranks)

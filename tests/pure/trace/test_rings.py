@@ -1,6 +1,5 @@
 """Rings: the last calls are there, whole, for the process itself and for outsiders."""
 
-import gc
 import importlib
 import os
 import random
@@ -8,15 +7,15 @@ import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.held import held, left_since
 from tests.nightly import examples
 
-from stretto.errors import TraceError
+from stretto.errors import SharedMemoryError, TraceError
 from stretto.trace import (
     EXPLAINED,
     STATES,
@@ -98,13 +97,13 @@ def test_a_call_remembers_when_it_was_asked_for(file):
 
 def test_compiled_code_writes_what_python_writes(file):
     """Numba's writer and ours agree on every word but the times."""
-    records = pytest.importorskip("stretto.jit.records")
+    records = pytest.importorskip("stretto.fabric.jit.records")
     ring = file.open(WORLD, 1, 16)
     number = ring.define(KIND)
-    note, quick = ring.noter(number), records.noter(ring.address, number)
+    quick, enqueued = records.noter(ring.address, number), STATES.index("enqueued")
     for turn in range(20):
         ring.enqueued(turn // 3)
-        note(5) if turn % 2 else quick(5)
+        ring.begin(number, 5, enqueued) if turn % 2 else quick(5)
     calls = take(ring).calls
 
     assert list(range(6, 21)) == calls["seq"].tolist()
@@ -351,29 +350,41 @@ def test_a_process_that_has_closed_all_holds_nothing():
 
     process, owners = _Process(), [Owner(), Owner()]
     process._folder = None
-    gc.collect()  # what other tests have left
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = held()
     for _ in range(3):
         for owner in owners:
             process.open(owner, WORLD, 1, few=False)
-        assert len(list(Path("/proc/self/fd").iterdir())) > before
+        assert held().more_than(before)
         for owner in owners:
             process.close_ring(owner)
 
-    assert before == len(list(Path("/proc/self/fd").iterdir()))
+    assert [] == left_since(before)
 
 
-def test_a_rank_without_room_for_its_file_has_no_ring(monkeypatch):
+@pytest.mark.parametrize("lacks", ["addresses", "disk", "disk later"])
+def test_a_rank_without_room_for_its_file_has_no_ring(monkeypatch, tmp_path, lacks):
     """It goes on; only nobody can look at it. Nothing of the attempt is left."""
-    descriptors = Path("/proc/self/fd")
-    before = len(list(descriptors.iterdir())) if descriptors.exists() else 0
+    process, owners = _Process(), [threading.Event() for _ in range(3)]
+    process._folder = tmp_path if lacks.startswith("disk") else None
+    if lacks == "disk later":
+        assert process.open(owners[0], WORLD, 1, few=False) is not None
+    before = held()
 
     def full(*args, **options):
-        raise OSError(12, "Cannot allocate memory")
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("stretto.trace.ringfile.mmap.mmap", full)
-    process, owner = _Process(), threading.Event()
+    def none(*args, **options):
+        raise SharedMemoryError("no addresses")
 
-    assert process.open(owner, WORLD, 1, few=False) is None
-    if before:
-        assert before == len(list(descriptors.iterdir()))
+    if lacks == "addresses":
+        monkeypatch.setattr("stretto.trace.ringfile.Mapping", none)
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", full)
+
+    assert process.open(owners[1], WORLD, 1, few=False) is None
+    assert [] == left_since(before)
+    assert (lacks == "disk later") == any(tmp_path.glob("*.rings"))
+    monkeypatch.undo()
+    assert process.open(owners[2], WORLD, 1, few=False) is not None
+    for owner in owners:
+        process.close_ring(owner)

@@ -12,12 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.errors import CallError, MissingExtraError
-from stretto.transfer.connector import Group, Place, Scheduler, Stats, Worker, vllm
+from stretto.transfer.connector import (
+    CacheGroup,
+    EnginePlace,
+    Scheduler,
+    Stats,
+    Worker,
+    vllm,
+)
 from stretto.transfer.connector.groups import paired
 from stretto.transfer.connector.keeping import Keeping
 from stretto.transfer.connector.steps import Told, block_ids_of
-from stretto.transfer.engine.leases import MOST_TOKENS, new_token, read_token
 from stretto.transfer.memory.board import Board
+from stretto.transfer.regions.leases import MOST_TOKENS, new_token, read_token
 
 WANTED = json.loads((Path(__file__).parent / "vllm_connector.json").read_text())
 SIDES = {"scheduler": Scheduler, "worker": Worker}
@@ -126,11 +133,11 @@ def test_what_workers_tell_is_joined():
 
 def test_places_are_read_from_names_addresses_and_json():
     """As they were sent."""
-    assert Place(name="p0") == Place.of("p0")
-    assert Place(address="10.0.0.1:5") == Place.of("10.0.0.1:5")
-    whole = Place(name="p0", address="10.0.0.1:5", host="h/1")
+    assert EnginePlace(name="p0") == EnginePlace.of("p0")
+    assert EnginePlace(address="10.0.0.1:5") == EnginePlace.of("10.0.0.1:5")
+    whole = EnginePlace(name="p0", address="10.0.0.1:5", host="h/1")
     sent = {"name": "p0", "address": "10.0.0.1:5", "host": "h/1"}
-    assert whole == Place.of(sent) == Place.of(whole)
+    assert whole == EnginePlace.of(sent) == EnginePlace.of(whole)
 
 
 @given(st.data())
@@ -146,7 +153,9 @@ def test_blocks_of_both_sides_hold_the_same_tokens(data):
         [0 if (n + 1) * size <= gone else base + n for n in range(-(-stop // size))]
         for size, base in ((there, 100), (here, 500))
     )
-    pages = paired(Group(block=here, window=window), there, theirs, ours, start, stop)
+    pages = paired(
+        CacheGroup(block=here, window=window), there, theirs, ours, start, stop
+    )
     assert 0 not in pages.remote + pages.local
     first = stop - pages.tokens
     assert first >= start
@@ -165,9 +174,9 @@ def test_blocks_of_both_sides_hold_the_same_tokens(data):
 def test_groups_that_are_none_are_refused():
     """Of no tokens, and from the midst of a block."""
     with pytest.raises(CallError, match="block=0"):
-        Group(block=0)
+        CacheGroup(block=0)
     with pytest.raises(CallError, match="from token 2"):
-        paired(Group(block=4), 4, [1], [1], 2, 4)
+        paired(CacheGroup(block=4), 4, [1], [1], 2, 4)
 
 
 def test_more_requests_than_there_are_tokens_are_not_kept():

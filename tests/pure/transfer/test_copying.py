@@ -1,4 +1,4 @@
-"""Both loops move the same, part by part or at once, and convert as our types round."""
+"""Loops move the same part by part or at once, and convert as our types round."""
 
 import ctypes
 import itertools
@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 from tests.nightly import examples
 from tests.pure.transfer.oracle import memory, pairs
 
-from stretto.collectives import storage
-from stretto.transfer import loader
-from stretto.transfer.copying import plain, work
+from stretto.program.collectives import storage
+from stretto.transfer.copying import work
 from stretto.transfer.copying.convert import converted
 from stretto.transfer.copying.words import Job, Mode, Status
 from stretto.transfer.layouts import Layout
 from stretto.transfer.plans import plan
 
-loader.load()
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -54,7 +52,8 @@ def test_conversions_round_as_the_types_do(pair):
     p = plan(*layouts)
     (run,) = p.runs()
     assert (
-        Status.DONE == work.Work(p, run, addresses([given_]), addresses([made])).run()
+        Status.DONE
+        == work.CopyWork(p, run, addresses([given_]), addresses([made])).run()
     )
 
     want = np.ascontiguousarray(converted(given_, src, dst))
@@ -69,21 +68,15 @@ def test_packing_and_unpacking_in_any_parts_is_a_copy(drawn, data):
     p = plan(src_layout, dst_layout)
     src, want, got = memory(src_layout), memory(dst_layout), memory(dst_layout)
     for run in p.runs(pages, to, tokens):
-        whole = work.Work(p, run, addresses(src), addresses(want))
+        whole = work.CopyWork(p, run, addresses(src), addresses(want))
         assert Status.DONE == whole.run()
-        packs = work.Work(p, run, addresses(src), addresses(src), mode=Mode.PACK)
-        back = work.Work(p, run, addresses(got), addresses(got), mode=Mode.UNPACK)
+        packs = work.CopyWork(p, run, addresses(src), addresses(src), mode=Mode.PACK)
+        back = work.CopyWork(p, run, addresses(got), addresses(got), mode=Mode.UNPACK)
         stage = np.zeros(run.nbytes + 64, np.uint8)
         cuts = data.draw(st.lists(st.integers(0, packs.rows), max_size=3))
         for first, stop in itertools.pairwise(sorted([0, *cuts, packs.rows])):
-            loops = data.draw(st.booleans())
             for job in (packs, back):
-                if loops:
-                    job.part(first, stop, stage.ctypes.data)
-                else:
-                    job.job[[Job.ROW, Job.STOP]] = first, stop
-                    job.job[Job.CURSOR] = stage.ctypes.data
-                    plain.run(job.job, job._turn)
+                job.part(first, stop, stage.ctypes.data)
         sums = whole.summed(Mode.SUM_SRC), whole.summed(Mode.SUM_DST)
         assert sums[0] == sums[1]
 
@@ -98,7 +91,9 @@ def test_the_kernel_copies_between_processes(mode):
     p = plan(layout, other)
     (run,) = p.runs()
     src, got = memory(layout), memory(other)
-    job = work.Work(p, run, addresses(src), addresses(got), mode=mode, pid=os.getpid())
+    job = work.CopyWork(
+        p, run, addresses(src), addresses(got), mode=mode, pid=os.getpid()
+    )
 
     assert Status.DONE == job.run()
     assert np.array_equal(src[0].reshape(40, 600).T, got[0].reshape(600, 40))
@@ -109,53 +104,50 @@ def test_what_the_kernel_refuses_is_told():
     layout = Layout("A=8 int8")
     p = plan(layout, layout)
     (run,) = p.runs()
-    job = work.Work(p, run, addresses(memory(layout)), [8], mode=Mode.WRITE,
+    job = work.CopyWork(p, run, addresses(memory(layout)), [8], mode=Mode.WRITE,
                     pid=os.getpid())  # fmt: skip
 
     assert Status.FAILED == job.run()
     assert job.error == 14
 
 
-@pytest.mark.parametrize("loops", [True, False], ids=["compiled", "numpy"])
-def test_memory_of_another_epoch_is_not_touched(loops):
+def test_memory_of_another_epoch_is_not_touched():
     """And the word that says that we write is taken back."""
     layout = Layout("A=8 int8")
     p = plan(layout, layout)
     (run,) = p.runs()
     src, got = memory(layout), [np.zeros(8, np.uint8)]
     words = np.array([0, 4], np.int64)
-    job = work.Work(p, run, addresses(src), addresses(got))
+    job = work.CopyWork(p, run, addresses(src), addresses(got))
     job.guard(words.ctypes.data, words.ctypes.data + 8, 3)
-    done = job.run() if loops else plain.run(job.job)
+    done = job.run()
 
     assert Status.STALE == done
     assert not got[0].any()
     assert [0, 4] == words.tolist()
 
 
-@pytest.mark.parametrize("loops", [True, False], ids=["compiled", "numpy"])
-def test_what_is_cancelled_stops_and_says_how_far_it_came(loops):
+def test_what_is_cancelled_stops_and_says_how_far_it_came():
     """It is looked at between parts, not between bytes."""
     layout = Layout("A=64 C=65536 int8")
     p = plan(layout.strided((65600, 1)), layout)
     (run,) = p.runs()
     word = np.ones(1, np.int64)
     src, got = memory(p.src), memory(layout)
-    job = work.Work(p, run, addresses(src), addresses(got), cancel=word)
-    done = job.run() if loops else plain.run(job.job)
+    job = work.CopyWork(p, run, addresses(src), addresses(got), cancel=word)
+    done = job.run()
 
     assert Status.CANCELLED == done
     assert 0 <= job.job[Job.ROW] < 64
     word[0] = 0
-    assert Status.DONE == (job.run() if loops else plain.run(job.job))
+    assert Status.DONE == job.run()
     rows = np.lib.stride_tricks.as_strided(src[0], (64, 65536), (65600, 1))
     assert np.array_equal(rows, got[0].reshape(64, 65536))
 
 
-@pytest.mark.parametrize("is_plain", [False, True])
 @pytest.mark.parametrize("mode", [Mode.READ, Mode.WRITE])
 @pytest.mark.parametrize("bad", [0, 1, 5, 7, -1])
-def test_what_counts_as_moved_has_been_moved(mode, is_plain, bad, monkeypatch):
+def test_what_counts_as_moved_has_been_moved(mode, bad):
     """Though the kernel refuses some of what was listed; -1: the process is gone."""
     page, layout = 4096, Layout("B=16 X=4096 uint8")
     there = mmap.mmap(-1, 16 * page)
@@ -170,14 +162,12 @@ def test_what_counts_as_moved_has_been_moved(mode, is_plain, bad, monkeypatch):
         call = ctypes.CDLL(None, use_errno=True).mprotect
         at = ctypes.c_void_p(int(far.ctypes.data) + 15 * page)
         assert call(at, ctypes.c_size_t(page), 0) == 0
-    if is_plain:
-        monkeypatch.setattr(loader, "current", lambda: None)
     p = plan(layout, layout)
     (run,) = p.runs(pages, pages)
     both = [here, far] if mode is Mode.WRITE else [far, here]
     pid = os.getpid() if bad >= 0 else ended.pid
     src, dst = addresses(both[:1]), addresses(both[1:])
-    job = work.Work(p, run, src, dst, mode=mode, pid=pid)
+    job = work.CopyWork(p, run, src, dst, mode=mode, pid=pid)
     assert Status.FAILED == job.run()
     assert 0 <= job.chunks_done <= max(bad, 0)
     for chunk in pages[: job.chunks_done]:

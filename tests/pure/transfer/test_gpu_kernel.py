@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.nightly import examples
+from tests.nightly import examples, nightly
 from tests.pure.transfer.oracle import memory, pairs
 
 from stretto.errors import MissingExtraError
 from stretto.executors.cuda.codegen.compile import build, headers, usage
 from stretto.executors.cuda.transfers import mover as movers
-from stretto.executors.cuda.transfers.text import Shape, kernel_of, shape_of
-from stretto.transfer.copying.work import Work
+from stretto.executors.cuda.transfers.text import TextKey, kernel_of, shape_of
+from stretto.transfer.copying.work import CopyWork
 from stretto.transfer.layouts import Layout
 from stretto.transfer.plans import plan
 
@@ -57,14 +57,15 @@ inline void let_next_begin() {}
 }
 """
 """What runs one after the other waits for nobody."""
-_made: dict[Shape, ctypes.CDLL] = {}
+_made: dict[TextKey, ctypes.CDLL] = {}
 
 
 def emulated(shape):
     """Return the kernel of a shape, as a function of this CPU."""
     if shape not in _made:
         folder = Path(tempfile.mkdtemp())
-        (folder / "runs.cuh").write_text(headers()["runs.cuh"])
+        for name in ("runs.cuh", "words.cuh"):
+            (folder / name).write_text(headers()[name])
         (folder / "stream.cuh").write_text(_IN_ORDER)
         text = _STAND_IN + kernel_of(shape, blocks=3).text + _RUN
         (folder / "k.cpp").write_text(text)
@@ -142,7 +143,7 @@ def test_the_kernel_moves_what_the_loops_move(drawn):
         mover = stand_in(patch)
         for run in made.runs(pages, to, tokens):
             at = [[t.ctypes.data for t in some] for some in (src, want)]
-            Work(made, run, *at).run()
+            CopyWork(made, run, *at).run()
             movers._ByKernel(mover, boxes_of(made, run, src, got)).enqueue(7)
 
     assert all(map(np.array_equal, want, got))
@@ -189,7 +190,7 @@ def test_pieces_for_copy_engines_are_all_runs_once(drawn):
     src, want, got = memory(src_layout), memory(dst_layout), memory(dst_layout)
     for run in made.runs(pages, to, tokens):
         at = [[t.ctypes.data for t in some] for some in (src, want)]
-        Work(made, run, *at).run()
+        CopyWork(made, run, *at).run()
         for a, b, n in zip(*movers.pieces(boxes_of(made, run, src, got)), strict=True):
             ctypes.memmove(int(b), int(a), int(n))
 
@@ -208,22 +209,22 @@ def test_neighbouring_pages_are_one_piece():
 
 
 EDGES = [
-    Shape(vector=vector, lanes=lanes, depth=depth)
+    TextKey(vector=vector, lanes=lanes, depth=depth)
     for vector in (16, 8, 4, 2, 1)
     for lanes, depth in ((1, 0), (32, 0), (1, 8), (32, 8))
 ] + [
-    Shape(vector=0, lanes=lanes, depth=depth, src_dtype=a, dst_dtype=b)
+    TextKey(vector=0, lanes=lanes, depth=depth, src_dtype=a, dst_dtype=b)
     for a, b in (("float32", "bfloat16"), ("bfloat16", "float8_e4m3fn"),
                  ("float8_e5m2", "float16"), ("float16", "float32"))
     for lanes, depth in ((1, 0), (32, 8))
 ] + [
-    Shape(vector=16, lanes=32, depth=8, raises=raises, one=True)
+    TextKey(vector=16, lanes=32, depth=8, raises=raises, one=True)
     for raises in (False, True)
 ]  # fmt: skip
 """Every vector and type, with the least and the most of everything else."""
 
 
-@pytest.mark.parametrize("shape", EDGES, ids=str)
+@pytest.mark.parametrize("shape", nightly(EDGES, 4), ids=str)
 def test_every_kernel_compiles_without_a_stack(shape):
     """And without a warning: compilers of other versions warn of more."""
     try:
@@ -266,7 +267,7 @@ def test_large_pieces_that_are_few_go_by_engines(nbytes, count, by, monkeypatch)
 
     monkeypatch.setattr(movers, "_ByEngines", Engines)
     monkeypatch.setattr(movers, "_ByKernel", Kernel)
-    mover = object.__new__(movers.Mover)
+    mover = object.__new__(movers.GpuMover)
     mover.device = Device()
     layout = Layout(f"B={2 * count} X={nbytes} int8")
     made = plan(layout, layout)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from stretto.errors import CallError, RendezvousError
-from stretto.transfer.engine.known import Known, hand_out
+from stretto.transfer.engine.known import PeerTable, hand_out
 from stretto.transfer.ways.pending import Pending
 
 LOOP = types.SimpleNamespace(check=bool)
@@ -103,7 +103,7 @@ class Side:
     """An engine."""
 
     def __init__(self, identity):
-        self.known = Known(identity, NoLock())
+        self.known = PeerTable(identity, NoLock())
 
 
 class World:
@@ -235,14 +235,14 @@ def test_who_has_lost_a_connection_gets_another(loser, comer, again):
 
 def test_an_engine_does_not_go_to_itself():
     """It is told what to do instead."""
-    known = Known("a", NoLock())
+    known = PeerTable("a", NoLock())
     with pytest.raises(RendezvousError, match="is this engine itself"):
         known.visit(None, "127.0.0.1:1", "a", Pending(LOOP, "connection"))
 
 
 def test_a_name_that_several_have_is_refused_and_an_identity_is_not():
     """The error lists them."""
-    known, founds = Known("me", NoLock()), [Pending(LOOP, "peer") for _ in range(3)]
+    known, founds = PeerTable("me", NoLock()), [Pending(LOOP, "peer") for _ in range(3)]
     for identity in ("x1", "x2"):
         peer = Peer(Side("me"), identity, "m")
         peer.name = "twin"

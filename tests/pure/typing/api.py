@@ -6,12 +6,13 @@ import numpy as np
 
 import stretto
 from stretto import topology
-from stretto.executors import sim
-from stretto.ir import Program, Verified
-from stretto.lang import Algorithm, Ranks
-from stretto.lower import lower
-from stretto.plan import Plan, Schedule
-from stretto.verify import verify, verify_plan
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Plan, Schedule
+from stretto.compiler.verify import verify, verify_plan
+from stretto.executors import Executor, Group, cpu, cuda, sim
+from stretto.fabric.meeting.peers import PeerGroup
+from stretto.program.ir import Program, Verified
+from stretto.program.lang import Algorithm, Ranks
 
 
 @stretto.algorithm("all_reduce/through_rank_0")
@@ -19,6 +20,13 @@ def through_rank_0(ranks: Ranks) -> None:
     ranks[0].output[:] = stretto.reduce(q.input[:] for q in ranks)
     for r in ranks[0].others:
         r.output[:] = ranks[0].output[:]
+
+
+EXECUTORS: tuple[Executor, ...] = (cpu, cuda, sim)  # modules offer what is asked of all
+
+
+def as_executors_see_it(group: PeerGroup) -> Group:
+    return group
 
 
 def prove() -> Verified[Plan]:

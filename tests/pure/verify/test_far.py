@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from tests.checking.cases import programs
 from tests.checking.plan_mutants import plan_edits
+from tests.checking.plan_runs.interleave import interleave
 from tests.checking.referee.judge import judge_plan
 from tests.nightly import nightly
 
-from stretto import algorithms, collectives
-from stretto.collectives import Operator, Shape
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Move, Schedule, Signal, Space, parse_plan
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import BoundsError, CallError, PlanError, StrettoError
-from stretto.executors.sim import interleave
-from stretto.ir import Verified
-from stretto.lower import lower
-from stretto.plan import Move, Schedule, Signal, Space, parse_plan
+from stretto.program import algorithms, collectives
+from stretto.program.collectives import Operator, Shape
+from stretto.program.ir import Verified
 from stretto.testing import draw, input_counts, interpret
-from stretto.verify import verify, verify_plan
 
 TWO_AND_TWO, THREE_AND_ONE, APART = (0, 0, 1, 1), (0, 0, 0, 1), (0, 1, 2, 3)
 SCHEDULES = ["push packets staged blocks=2", "push bulk staged"]

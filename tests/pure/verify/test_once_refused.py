@@ -5,10 +5,10 @@ from tests.checking.cases import SCHEDULES
 from tests.checking.judge import plan_is_right, program_is_right
 
 from stretto import algorithm
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import PromiseError
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
 
 
 @algorithm("all_gather/through_one_chunk")

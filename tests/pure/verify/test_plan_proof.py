@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from tests.checking.judge import plan_is_right
 
-from stretto import algorithm, algorithms, reduce
+from stretto import algorithm, reduce
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Move, Plan, Schedule, Signal, Space, Wait, parse_plan
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import BoundsError, PlanError, PromiseError
-from stretto.ir import freeze
-from stretto.lower import lower
-from stretto.plan import Move, Plan, Schedule, Signal, Space, Wait, parse_plan
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
+from stretto.program.ir import freeze
 
 
 def plan_of(name, n, schedule="push bulk staged", **options):
@@ -62,9 +63,9 @@ def test_what_lies_over_something_of_another_kind_is_refused(monkeypatch):
     """Chunks of different sizes that begin together are not the same elements."""
     plan = plan_of("all_gather/ring", 3, in_place=True)
     verify_plan(plan)
-    shifted = "stretto.collectives.all_gather.AllGather.in_place"
+    shifted = "stretto.program.collectives.all_gather.AllGather.in_place"
     monkeypatch.setattr(shifted, lambda self, shape, rank: 1 - rank)
-    shares = "stretto.collectives.members.Collective.chunks_per_part"
+    shares = "stretto.program.collectives.members.Collective.chunks_per_part"
     monkeypatch.setattr(shares, lambda self, shape: 3)
 
     with pytest.raises(PlanError, match="nothing says that they have one size"):

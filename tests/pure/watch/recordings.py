@@ -9,9 +9,9 @@ from stretto.trace import (
     STEP_KINDS,
     CallKind,
     Comm,
+    LaneWait,
     RankInfo,
     Recording,
-    Wait,
 )
 
 WORLD = "world"
@@ -63,4 +63,6 @@ def kind(collective, nbytes=0, text=""):
 
 def wait(rank, comm, seq, peers, text="wait", lane=0):
     """Return what a lane waits for."""
-    return Wait(rank=rank, comm=comm, seq=seq, peers=tuple(peers), text=text, lane=lane)
+    return LaneWait(
+        rank=rank, comm=comm, seq=seq, peers=tuple(peers), text=text, lane=lane
+    )

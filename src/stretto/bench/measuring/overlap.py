@@ -6,58 +6,46 @@ computing as that beside it. What is hidden is 1 - (both - computing) / alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import contextlib
 
 import numpy as np
 
-from stretto.bench.workload.timing import run_batch
-
-__all__ = ["Overlap", "compute_for", "hidden", "overlapped"]
+from stretto.bench.contender import Contender
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.target import Pools
+from stretto.bench.timing import Call, run_batch
+from stretto.bench.workload.cases import CallCase
+from stretto.errors import CallError
 
 _SIDE = 48
+_OVERLAPS = 9
+_OVERLAP_US = 2e3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
-    """The times of one batch, a call."""
+def hidden_share(
+    control: Control, pools: Pools, case: CallCase, contender: Contender, us: float
+) -> float | None:
+    """Return the share of a call of so long that computing hides, the worst rank's.
 
-    alone_us: float
-    compute_us: float
-    both_us: float
-
-
-def hidden(times: Overlap) -> float:
-    """Return the share of the call that computing hid, 0 to 1."""
-    if not times.alone_us > 0:
-        return 0.0
-    share = 1 - (times.both_us - times.compute_us) / times.alone_us
-    return max(0.0, min(1.0, share))
-
-
-def compute_for(duration_us: float) -> Callable[[], Any]:
-    """Return a computation of about that long; it lets go of the interpreter."""
-    a = np.ones((_SIDE, _SIDE), np.float32)
-    out = np.empty_like(a)
-    once_us = run_batch(lambda: np.matmul(a, a, out=out), 200)
-    turns = max(1, round(duration_us / max(once_us, 0.01)))
-
-    def compute() -> None:
-        for _ in range(turns):
-            np.matmul(a, a, out=out)
-
-    return compute
+    None where a call cannot be started on every rank.
+    """
+    start = None
+    with contextlib.suppress(CallError):
+        start = contender.start(case, *pools.buffers(case))
+    everywhere = all(control.gather(start is not None))
+    if start is None or not everywhere:
+        return None
+    us = control.agree(us)
+    compute = (pools.compute_for or _compute_for)(us)
+    turns = control.agree(max(1, min(200, int(_OVERLAP_US / max(us, 1.0)))))
+    shares = [_hidden(control, start, compute, turns, pools) for _ in range(_OVERLAPS)]
+    return float(min(control.gather(sorted(shares)[len(shares) // 2])))
 
 
-def overlapped(
-    start: Callable[[], Any],
-    compute: Callable[[], Any],
-    turns: int,
-    barrier: Callable[[], Any],
-    settle: Callable[[], Any] | None = None,
-) -> Overlap:
-    """Return the times of a started call alone, of computing, and of both.
+def _hidden(
+    control: Control, start: Call, compute: Call, turns: int, pools: Pools
+) -> float:
+    """Return the share in a batch, 0 to 1.
 
     On a GPU both are only enqueued, on streams of their own; `settle` waits for them.
     """
@@ -70,10 +58,24 @@ def overlapped(
         compute()
         work.wait()
 
-    barrier()
-    alone_us = run_batch(alone, turns, settle=settle)
-    barrier()
-    compute_us = run_batch(compute, turns, settle=settle)
-    barrier()
-    both_us = run_batch(both, turns, settle=settle)
-    return Overlap(alone_us=alone_us, compute_us=compute_us, both_us=both_us)
+    found = []
+    for call in (alone, compute, both):
+        control.barrier()
+        found.append(run_batch(call, turns, settle=pools.settle))
+    alone_us, compute_us, both_us = found
+    share = 1 - (both_us - compute_us) / alone_us if alone_us > 0 else 0.0
+    return max(0.0, min(1.0, share))
+
+
+def _compute_for(duration_us: float) -> Call:
+    """Return a computation of about that long; it lets go of the interpreter."""
+    a = np.ones((_SIDE, _SIDE), np.float32)
+    out = np.empty_like(a)
+    once_us = run_batch(lambda: np.matmul(a, a, out=out), 200)
+    turns = max(1, round(duration_us / max(once_us, 0.01)))
+
+    def compute() -> None:
+        for _ in range(turns):
+            np.matmul(a, a, out=out)
+
+    return compute

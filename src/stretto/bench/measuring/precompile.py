@@ -17,14 +17,12 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
-from stretto import algorithms
-from stretto.bench.workload.cases import Case
-from stretto.choice import FrozenParams, frozen, proved_plan
-from stretto.collectives import Operator
+from stretto.bench.workload.cases import CallCase
+from stretto.compiler.plan import Schedule
 from stretto.executors import Call, cuda
-from stretto.plan import Schedule
-
-__all__ = ["Precompiler"]
+from stretto.program import algorithms
+from stretto.program.collectives import Operator
+from stretto.runtime.choice import FrozenParams, frozen, proved_plan
 
 _NICE = 10
 """Of threads that compile, where threads have priorities of their own."""
@@ -64,7 +62,7 @@ class Precompiler:
         """Return the pins whose kernels are, or have been, compiled here."""
         return list(dict.fromkeys(key[0] for key in list(self._asked)))
 
-    def start(self, pins: Iterable[str], case: Case) -> None:
+    def start(self, pins: Iterable[str], case: CallCase) -> None:
         """Compile what serves these pins, behind what was asked for before."""
         if self._pool is None:
             return
@@ -77,7 +75,7 @@ class Precompiler:
                 self._pool.submit(self._next)
 
     def wait(
-        self, pins: Iterable[str], case: Case, *, at_most_s: float = math.inf
+        self, pins: Iterable[str], case: CallCase, *, at_most_s: float = math.inf
     ) -> list[str]:
         """Wait for what serves these pins, and return those for which it is there.
 
@@ -146,7 +144,7 @@ class Precompiler:
                 raise
 
 
-def _key(pin: str, case: Case) -> Key:
+def _key(pin: str, case: CallCase) -> Key:
     in_place = case.in_place or "zero_copy" not in pin
     return pin, case.num_ranks, frozen(case.params), in_place, case.counts
 

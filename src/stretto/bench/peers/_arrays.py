@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from stretto.bench.contender import CallBuffer
 from stretto.bench.peers._torch import require_torch
-from stretto.bench.workload.contender import Buffer
-from stretto.bench.workload.timing import Call, run_batch
-from stretto.collectives import Array, storage
+from stretto.bench.timing import Call, run_batch
 from stretto.errors import CallError, MissingExtraError
-
-__all__ = ["GpuArrays", "HostTensors", "open_arrays"]
+from stretto.program.collectives import Array, storage
 
 _COPY_BYTES, _FLUSH_BYTES = 256 << 20, 128 << 20
 _SIDE = 1024
@@ -33,13 +31,13 @@ def open_arrays(kind: str, comm: Any, *, registered: bool) -> Any:
 class HostTensors:
     """CPU tensors over NumPy memory."""
 
-    def buffer(self, array: Array, dtype: str) -> Buffer:
+    def buffer(self, array: Array, dtype: str) -> CallBuffer:
         """Return a tensor over an array's memory."""
         torch = require_torch()
         tensor = torch.from_numpy(array)
         if dtype == "bfloat16":
             tensor = tensor.view(torch.bfloat16)
-        return Buffer(given=tensor, host=array, tensor=tensor)
+        return CallBuffer(given=tensor, host=array, tensor=tensor)
 
 
 class GpuArrays:
@@ -80,25 +78,26 @@ class GpuArrays:
         cache has been overwritten.
         """
         torch = self._torch
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         if not cold:
-            marks[0].record()
-            for _ in range(turns):
-                call()
-            marks[1].record()
-            torch.cuda.synchronize()
-            return float(marks[0].elapsed_time(marks[1])) * 1e3 / turns
+            return self._between(call, turns)
         if self._flushed is None:
             self._flushed = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         spent = 0.0
         for _ in range(turns):
             self._flushed.fill_(1)
-            marks[0].record()
-            call()
-            marks[1].record()
-            torch.cuda.synchronize()
-            spent += float(marks[0].elapsed_time(marks[1])) * 1e3
+            spent += self._between(call, 1)
         return spent / turns
+
+    def _between(self, call: Call, turns: int, *stream: Any) -> float:
+        """Return microseconds a call, on the current stream or another."""
+        torch = self._torch
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        marks[0].record(*stream)
+        for _ in range(turns):
+            call()
+        marks[1].record(*stream)
+        torch.cuda.synchronize()
+        return float(marks[0].elapsed_time(marks[1])) * 1e3 / turns
 
     def compute_for(self, duration_us: float) -> Call:
         """Return what computes about so long on a stream of its own."""
@@ -113,7 +112,7 @@ class GpuArrays:
         with torch.cuda.stream(side):
             once()
             torch.cuda.synchronize()
-            turns = max(1, round(duration_us / max(self._on(side, once), 0.5)))
+            turns = max(1, round(duration_us / max(self._between(once, 50, side), 0.5)))
 
         def compute() -> None:
             with torch.cuda.stream(side):
@@ -121,16 +120,6 @@ class GpuArrays:
                     once()
 
         return compute
-
-    def _on(self, stream: Any, call: Call) -> float:
-        torch = self._torch
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        marks[0].record(stream)
-        for _ in range(50):
-            call()
-        marks[1].record(stream)
-        torch.cuda.synchronize()
-        return float(marks[0].elapsed_time(marks[1])) * 1e3 / 50
 
     def copy_gbps(self) -> float:
         """Return the rate at which this GPU copies to the next, all at once."""
@@ -156,12 +145,12 @@ class GpuArrays:
             return torch.from_dlpack(array)
         return torch.zeros(count, dtype=getattr(torch, dtype), device="cuda")
 
-    def buffer(self, tensor: Any, dtype: str) -> Buffer:
+    def buffer(self, tensor: Any, dtype: str) -> CallBuffer:
         """Return a part of that memory as what the caller would pass."""
         return self.wrap(self._torch, tensor, self._view(tensor), dtype)
 
     @staticmethod
-    def wrap(torch: Any, tensor: Any, given: Any, dtype: str) -> Buffer:
+    def wrap(torch: Any, tensor: Any, given: Any, dtype: str) -> CallBuffer:
         """Return a tensor's memory as a buffer; `given` is what a caller passes."""
         raw = tensor.view(torch.uint8) if tensor.numel() else tensor
 
@@ -185,7 +174,7 @@ class GpuArrays:
             found: Array = raw.cpu().numpy().view(storage(dtype))
             return found
 
-        return Buffer(
+        return CallBuffer(
             given=given,
             host=None,
             tensor=tensor,

@@ -7,12 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.workload.cases import WINDOW, Case
-from stretto.bench.workload.contender import Buffer, Prepared, Setup
-from stretto.bench.workload.timing import Call
+from stretto.bench.contender import CallBuffer, Contender, PreparedCall, Setup
+from stretto.bench.timing import Call, in_turn
+from stretto.bench.workload.cases import WINDOW, CallCase
 from stretto.errors import CallError, MissingExtraError
-
-__all__ = ["TorchPeer", "as_tensor", "require_torch", "start_group"]
 
 _UNSIGNED = ("uint16", "uint32", "uint64")
 
@@ -45,7 +43,7 @@ def start_group(setup: Setup, backend: str, name: str) -> Any:
     return dist.new_group(backend=backend)
 
 
-def as_tensor(buffer: Buffer, dtype: str) -> Any:
+def as_tensor(buffer: CallBuffer, dtype: str) -> Any:
     """Return a buffer's memory as a tensor."""
     if buffer.tensor is not None:
         return buffer.tensor
@@ -59,8 +57,10 @@ def as_tensor(buffer: Buffer, dtype: str) -> Any:
     return torch.from_numpy(buffer.host)
 
 
-class TorchPeer:
+class TorchPeer(Contender):
     """A process group. PyTorch reduces in place, so there its input is its output."""
+
+    NEEDS = ("torch", "pip install torch")
 
     def __init__(self, group: Any, *, settle: Call | None = None) -> None:
         import torch.distributed as dist
@@ -68,16 +68,16 @@ class TorchPeer:
         self._dist, self._group, self._settle = dist, group, settle
         self._rank = dist.get_rank(group)
 
-    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+    def prepare(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> PreparedCall:
         """Bind a case to buffers."""
         note = ""
         if case.collective in ("all_reduce", "reduce") and x is not out:
             out, note = x, "in place"
         source, target = (as_tensor(b, case.dtype) for b in (x, out))
         call = self._call(case, source, target)
-        return Prepared(call=call, x=x, out=out, note=note, settle=self._settle)
+        return PreparedCall(call=call, x=x, out=out, note=note, settle=self._settle)
 
-    def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
+    def start(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> Call:
         """Return what starts a call and gives its work."""
         call = self.prepare(case, x, out).call
         if isinstance(call, partial):
@@ -89,11 +89,11 @@ class TorchPeer:
         if self._dist.is_initialized() and self._group is self._dist.group.WORLD:
             self._dist.destroy_process_group()
 
-    def _op(self, case: Case) -> Any:
+    def _op(self, case: CallCase) -> Any:
         names = {"prod": "PRODUCT"}
         return getattr(self._dist.ReduceOp, names.get(case.op, case.op.upper()))
 
-    def _call(self, case: Case, x: Any, out: Any) -> Call:
+    def _call(self, case: CallCase, x: Any, out: Any) -> Call:
         dist, group = self._dist, self._group
         match case.collective:
             case "p2p":
@@ -127,7 +127,7 @@ class TorchPeer:
                 return partial(dist.scatter, out, parts, src=case.root, group=group)
         raise CallError(f"PyTorch has no {case.test}")
 
-    def _all_to_all(self, case: Case, x: Any, out: Any) -> Call:
+    def _all_to_all(self, case: CallCase, x: Any, out: Any) -> Call:
         single, group = self._dist.all_to_all_single, self._group
         if not case.unequal:
             return partial(single, out, x, group=group)
@@ -135,7 +135,7 @@ class TorchPeer:
         receives, sends = matrix[:, self._rank].tolist(), matrix[self._rank].tolist()
         return partial(single, out, x, receives, sends, group=group)
 
-    def _permute(self, case: Case, x: Any, out: Any) -> Call:
+    def _permute(self, case: CallCase, x: Any, out: Any) -> Call:
         dist, n, rank = self._dist, case.num_ranks, self._rank
         transfers = [
             dist.P2POp(dist.isend, x, (rank + 1) % n, self._group),
@@ -148,25 +148,17 @@ class TorchPeer:
 
         return call
 
-    def _between(self, case: Case, x: Any, out: Any) -> Call:
+    def _between(self, case: CallCase, x: Any, out: Any) -> Call:
         dist, group, rank = self._dist, self._group, self._rank
-        sides = {a: (b, True) for a, b in case.pairs}
-        sides |= {b: (a, False) for a, b in case.pairs}
-        if rank not in sides:
+        side = case.side(rank)
+        if side is None:
             return lambda: None
-        peer, first = sides[rank]
+        peer, first = side
         if case.test in ("bw", "bibw"):
             return self._window(peer, x, out, first, both=case.test == "bibw")
-
-        def ping() -> None:
-            dist.send(x, peer, group=group)
-            dist.recv(out, peer, group=group)
-
-        def pong() -> None:
-            dist.recv(out, peer, group=group)
-            dist.send(x, peer, group=group)
-
-        return ping if first else pong
+        send = partial(dist.send, x, peer, group=group)
+        recv = partial(dist.recv, out, peer, group=group)
+        return in_turn(send, recv) if first else in_turn(recv, send)
 
     def _window(self, peer: int, x: Any, out: Any, first: bool, *, both: bool) -> Call:
         dist, group = self._dist, self._group

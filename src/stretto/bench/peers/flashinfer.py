@@ -7,56 +7,41 @@ multicast.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from functools import partial
 from typing import Any
 
+from stretto.bench.contender import CallBuffer, Contender, PreparedCall, Setup
+from stretto.bench.peers._gpu import GpuPeer, claim_gpu, start_nccl
 from stretto.bench.peers._torch import as_tensor
-from stretto.bench.peers._torch_gpu import (
-    FOR_GRAPHS,
-    NO_MULTICAST,
-    claim_gpu,
-    start_nccl,
-)
-from stretto.bench.workload.cases import Case
-from stretto.bench.workload.contender import Buffer, Prepared, Setup
-from stretto.errors import CallError, MissingExtraError
+from stretto.bench.workload.cases import CallCase
+from stretto.errors import CallError
 
-__all__ = ["DEVICES", "FlashInfer", "environment", "open_peer"]
-
-DEVICES = ("cuda",)
 _RANKS = (2, 4, 8, 16)
 _LARGEST = 64 << 20
 _ROW = 8192
 """Elements of a row, at most: a row is a cluster's."""
 
 
-def environment() -> dict[str, str]:
-    """Return what must be set before it starts."""
-    return NO_MULTICAST | FOR_GRAPHS
-
-
-def open_peer(setup: Setup) -> FlashInfer:
-    """Return it on all ranks (collective)."""
-    if importlib.util.find_spec("flashinfer") is None:
-        raise MissingExtraError("no flashinfer: pip install flashinfer-python")
-    if setup.num_ranks not in _RANKS:
-        raise CallError(f"flashinfer is for 2, 4, 8 or 16 ranks, not {setup.num_ranks}")
-    torch = claim_gpu(setup)
-    group = start_nccl(setup, "flashinfer")
-    comm = importlib.import_module("flashinfer.comm")
-    return FlashInfer(torch, comm, group, setup)
-
-
-class FlashInfer:
+class FlashInfer(GpuPeer):
     """One workspace, as large as the largest buffer."""
+
+    NEEDS = ("flashinfer", "pip install flashinfer-python")
+
+    @classmethod
+    def open(cls, setup: Setup) -> Contender:
+        """Return it on all ranks (collective)."""
+        if (n := setup.num_ranks) not in _RANKS:
+            raise CallError(f"flashinfer is for 2, 4, 8 or 16 ranks, not {n}")
+        torch = claim_gpu(setup)
+        group = start_nccl(setup, "flashinfer")
+        return cls(torch, importlib.import_module("flashinfer.comm"), group, setup)
 
     def __init__(self, torch: Any, comm: Any, group: Any, setup: Setup) -> None:
         self._torch, self._comm, self._group, self._setup = torch, comm, group, setup
         self._workspace: Any = None
         self._room = 0
 
-    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+    def prepare(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> PreparedCall:
         """Bind an all_reduce (collective where the workspace must grow)."""
         given = as_tensor(x, case.dtype)
         row = _row(given.numel())
@@ -80,7 +65,9 @@ class FlashInfer:
             output=target.view(-1, row),
             fp32_acc=True,
         )
-        return Prepared(call=call, x=x, out=out, settle=self._torch.cuda.synchronize)
+        return PreparedCall(
+            call=call, x=x, out=out, settle=self._torch.cuda.synchronize
+        )
 
     def close(self) -> None:
         """Let go of the workspace."""
@@ -110,3 +97,6 @@ def _row(count: int) -> int:
     while row >= 8 and count % row:
         row //= 2
     return row if row >= 8 and count else 0
+
+
+OFFERS = (FlashInfer,)

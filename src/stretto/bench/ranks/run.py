@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import functools
 import gc
@@ -11,25 +10,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stretto import algorithms
 from stretto.bench import machine, peers
+from stretto.bench.contender import Contender, Setup
 from stretto.bench.measuring.control import Control
-from stretto.bench.measuring.ours import Ours
-from stretto.bench.measuring.overlap import compute_for, hidden, overlapped
+from stretto.bench.measuring.loop import Limits, Timings
+from stretto.bench.measuring.overlap import hidden_share
 from stretto.bench.measuring.precompile import Precompiler
-from stretto.bench.measuring.runner import Found, Limits
 from stretto.bench.measuring.target import Target
+from stretto.bench.peers import OURS
+from stretto.bench.peers._ours import OurCalls
 from stretto.bench.ranks.journal import Journal
-from stretto.bench.rows import OURS, Row, row_of
-from stretto.bench.workload.cases import Case
-from stretto.bench.workload.contender import Contender, Setup
-from stretto.bench.workload.task import Task
-from stretto.bench.workload.timing import Call
-from stretto.calls import Communicator
-from stretto.choice import Pin, spell_size
-from stretto.errors import CallError
-
-__all__ = ["Say", "work"]
+from stretto.bench.rows import BenchRow, row_of
+from stretto.bench.workload.cases import CallCase
+from stretto.bench.workload.task import BenchTask
+from stretto.program import algorithms
+from stretto.runtime.calls import Communicator
+from stretto.runtime.choice import Pin, spell_size
 
 Say = Callable[[str], None]
 """Tells whoever watches what is being done."""
@@ -38,11 +34,9 @@ _DEADLINE_S = 10.0
 _SILENT_S, _DEADLINES = 12.0, 3.0
 """A rank that hangs so long, and so many deadlines, where none reaches ends itself."""
 _CLOSING_S = 12.0
-_OVERLAPS = 9
-_OVERLAP_US = 2e3
 
 
-def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
+def work(comm: Communicator, task: BenchTask, say: Say) -> dict[str, Any]:
     """Measure all cases; return rank 0's document, and nothing on the others."""
     rank = _Rank(comm, task)
     tell: Say = say if comm.rank == 0 else lambda said: None
@@ -68,7 +62,7 @@ def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
 class _Rank:
     """The contenders of one rank."""
 
-    def __init__(self, comm: Communicator, task: Task) -> None:
+    def __init__(self, comm: Communicator, task: BenchTask) -> None:
         self._comm, self._control, self._task = comm, Control(comm), task
         self.cases = task.cases()
         self.journal = Journal(str(task.options.get("journal", "")), comm.rank)
@@ -106,11 +100,11 @@ class _Rank:
             tell(f"[1/{len(self.cases)}] opening {name}")
             contender, reason = None, ""
             try:
-                module = peers.get(name)
-                if task.device not in module.DEVICES:
-                    reason = f"runs on {' and '.join(module.DEVICES)} only"
-                else:
-                    contender = module.open_peer(setup)
+                kind = peers.get(name, Contender)
+                if task.device not in kind.DEVICES:
+                    reason = f"runs on {' and '.join(kind.DEVICES)} only"
+                elif not (reason := kind.missing()):
+                    contender = kind.open(setup)
             except Exception as e:
                 reason = f"{type(e).__name__}: {e}".splitlines()[0]
             reasons = [r for r in self._control.gather(reason) if r]
@@ -163,14 +157,14 @@ class _Rank:
             limit_s = self._silent_s + more_s
             faulthandler.dump_traceback_later(limit_s, exit=True, file=self._stacks)
 
-    def case(self, at: int, case: Case) -> list[Row]:
+    def case(self, at: int, case: CallCase) -> list[BenchRow]:
         """Measure one case; return its rows on rank 0."""
         task = self._task
         spoilt = task.options.get("spoilt", {}).get(str(at), {})
         pins: dict[str, Pin] = {OURS: None}
         pins |= {pin: pin for pin in self._pins(case)}
         found = {
-            name: Found(refused=True, note=f"the ranks ended: {spoilt[name]}")
+            name: Timings(refused=True, note=f"the ranks ended: {spoilt[name]}")
             for name in (*pins, *self._peers)
             if name in spoilt
         }
@@ -205,7 +199,7 @@ class _Rank:
             for name, one in found.items()
         ]  # fmt: skip
 
-    def _drop_broken(self, found: Mapping[str, Found], case: Case) -> None:
+    def _drop_broken(self, found: Mapping[str, Timings], case: CallCase) -> None:
         """Call no peer again that raised or hung where the others waited for it."""
         for name in list(self._peers):
             if found[name].broke_at is not None:
@@ -214,7 +208,7 @@ class _Rank:
                 self.journal.lost(name, self.missing[name])
                 del self._peers[name]
 
-    def _pins(self, case: Case) -> list[str]:
+    def _pins(self, case: CallCase) -> list[str]:
         """Return the variants of stretto that were asked for, for this case."""
         pins = list(self._task.pins)
         if "all" in pins:
@@ -224,58 +218,35 @@ class _Rank:
                 pins += [found.name for found in names]
         return [pin for pin in pins if pin.split("/")[0] == case.collective]
 
-    def _explained_all(self, case: Case) -> list[str]:
+    def _explained_all(self, case: CallCase) -> list[str]:
         """Return what all our contenders will run, spelled out."""
         pins: list[Pin] = [None, *self._pins(case)]
         told = (self._explained(self._target.ours(pin), case) for pin in pins)
         return [pin for pin in told if "/" in pin]
 
-    def _explained(self, ours: Ours, case: Case) -> str:
+    def _explained(self, ours: OurCalls, case: CallCase) -> str:
         try:
             return ours.explain(case, registered=self._task.registered)
         except Exception as e:
             return f"{type(e).__name__}"
 
     def _hidden(
-        self, case: Case, found: Mapping[str, Found], at: int
+        self, case: CallCase, found: Mapping[str, Timings], at: int
     ) -> dict[str, float]:
         """Return the share of a call that computing hides, by contender."""
         hides: dict[str, float] = {}
         if case.collective == "p2p":
             return hides
         ours = {name: self._target.ours(name) for name in found if "/" in name}
-        some = {OURS: self._target.ours(), **ours, **self._peers}
+        some: dict[str, Contender] = {OURS: self._target.ours(), **ours, **self._peers}
         for name, contender in some.items():
             one = found[name]
             if one.refused or not one.us.size:
                 continue
             self._trying([name], at, 60 + 10 * self._task.budget_s)
-            start = self._starting(case, contender)
-            if start is not None:
-                hides[name] = self._overlap(one, start)
+            us = float(one.batch_us.mean())
+            target = self._target
+            share = hidden_share(self._control, target.pools, case, contender, us)
+            if share is not None:
+                hides[name] = share
         return hides
-
-    def _starting(self, case: Case, contender: Any) -> Call | None:
-        """Return what starts a call, where that can be on every rank."""
-        start = None
-        if hasattr(contender, "start"):
-            with contextlib.suppress(CallError):
-                start = contender.start(case, *self._target.pools.buffers(case))
-        return start if all(self._control.gather(start is not None)) else None
-
-    def _overlap(self, found: Found, start: Call) -> float:
-        """Return the share of a call that computing hides, the worst rank's."""
-        target, control = self._target, self._control
-        us = control.agree(float(found.us.max(axis=0).mean()))
-        compute = (target.pools.compute_for or compute_for)(us)
-        turns = control.agree(max(1, min(200, int(_OVERLAP_US / max(us, 1.0)))))
-        shares = [
-            hidden(
-                overlapped(
-                    start, compute, turns, control.barrier, settle=target.pools.settle
-                )
-            )
-            for _ in range(_OVERLAPS)
-        ]
-        told: list[float] = control.gather(sorted(shares)[len(shares) // 2])
-        return min(told)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,23 @@ from typing import Any
 from stretto.bench.ranks.journal import Journal, read_journal
 from stretto.bench.ranks.launch import JOB, joined, run_ranks, runs_of
 from stretto.bench.ranks.run import Say
-from stretto.bench.workload.task import Task
+from stretto.bench.workload.task import BenchTask
 from stretto.errors import RankFailed
-
-__all__ = ["run_task"]
 
 _MOST_STARTS = 5
 _LEAST_S = 2.0
+_SEARCH = "stretto.bench.tune.job:work"
 
 
 def run_task(
-    task: Task, say: Say, *, how: str = "auto", job: str = JOB
+    task: BenchTask, say: Say, *, how: str = "auto", job: str = JOB
 ) -> dict[str, Any]:
     """Return rank 0's document of all runs of a task, nothing on other ranks.
 
     A run that fails whole names its peers as missing, where another has worked.
     """
     found: dict[str, Any] = {}
-    failed: list[tuple[Task, RankFailed]] = []
+    failed: list[tuple[BenchTask, RankFailed]] = []
     for part in runs_of(task):
         try:
             more = _supervised(part, say, how, job, is_extra=bool(found))
@@ -49,7 +49,7 @@ def run_task(
 
 
 def _supervised(
-    task: Task, say: Say, how: str, job: str, *, is_extra: bool
+    task: BenchTask, say: Say, how: str, job: str, *, is_extra: bool
 ) -> dict[str, Any]:
     """Return the document of one run, however often its ranks had to be started."""
     if how == "here":  # who started us would have to start us again
@@ -83,9 +83,36 @@ def _supervised(
         return read_journal(path).document()
 
 
+def run_search(
+    task: BenchTask,
+    say: Say,
+    blame: Callable[[str], bool],
+    *,
+    how: str = "auto",
+    job: str = _SEARCH,
+) -> dict[str, Any]:
+    """Return what a search found, however often its ranks had to be started.
+
+    It keeps what it knows itself; `blame` notes who has ended the ranks, if it knows.
+    """
+    until = time.monotonic() + task.budget_s
+    for start in range(_MOST_STARTS + 1):
+        left_s = max(2 * _LEAST_S, until - time.monotonic())
+        options = {**task.options, "began": time.monotonic()}
+        part = replace(task, budget_s=left_s, options=options)
+        try:
+            return run_ranks(part, say, how=how, job=job)
+        except RankFailed as e:
+            why = _first_line(e)
+            if how == "here" or start == _MOST_STARTS or not blame(why):
+                raise
+            say(f"a candidate ended the ranks, and they start again: {why}")
+    raise AssertionError("the last start returns or raises")
+
+
 def _rest(
-    task: Task, path: Path, spoilt: dict[str, dict[str, str]], left_s: float
-) -> Task:
+    task: BenchTask, path: Path, spoilt: dict[str, dict[str, str]], left_s: float
+) -> BenchTask:
     """Return what is left to be measured, without who has ended the ranks."""
     kept = read_journal(path)
     options = {**task.options, "done": sorted(kept.rows), "spoilt": spoilt}

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.bench.rows import OURS
+from stretto.bench.peers import OURS
 from stretto.bench.showing.report import table
 from stretto.bench.stats import Interval, geomean, ratio_interval
-from stretto.choice import spell_size
-
-__all__ = ["Verdict", "compare", "show_verdicts"]
+from stretto.runtime.choice import spell_size
 
 _KEY = (
     *("test", "nbytes", "ranks", "dtype", "op", "contender", "mode", "buffer"),
@@ -26,7 +24,7 @@ _FEWEST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RowVerdict:
     """How one row fares in the second document."""
 
     test: str
@@ -49,7 +47,7 @@ def compare(
     *,
     allowed: float = 0.05,
     seed: int = 0,
-) -> list[Verdict]:
+) -> list[RowVerdict]:
     """Return a verdict for every row of `before` that was right."""
     later = {_key(row): row for row in after["rows"]}
     return [
@@ -59,7 +57,7 @@ def compare(
     ]
 
 
-def show_verdicts(verdicts: Sequence[Verdict]) -> str:
+def show_verdicts(verdicts: Sequence[RowVerdict]) -> str:
     """Return a table, and what it comes to."""
     lines = [("test", "size", "who", "after/before", "95 %", "")]
     for v in verdicts:
@@ -83,7 +81,7 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> str:
 
 def _verdict(
     row: Mapping[str, Any], other: Mapping[str, Any] | None, allowed: float, seed: int
-) -> Verdict:
+) -> RowVerdict:
     interval = None
     if other is None or other["refused"]:
         said = "gone"
@@ -98,7 +96,7 @@ def _verdict(
             said = "slower"
         elif interval.high < 1 - allowed:
             said = "faster"
-    return Verdict(
+    return RowVerdict(
         test=row["test"],
         nbytes=row["nbytes"],
         contender=row["contender"],

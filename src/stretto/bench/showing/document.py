@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from stretto.bench import machine
-from stretto.bench.rows import OURS
+from stretto.bench.peers import OURS
 from stretto.bench.stats import geomean
-from stretto.bench.workload.task import Task
+from stretto.bench.workload.task import BenchTask
 from stretto.errors import ParseError, reading
-
-__all__ = ["SCHEMA", "as_csv", "as_text", "document_of", "geomeans", "read_document"]
 
 SCHEMA = 1
 _UNSHOWN = ("times_us", "collective")
 
 
 def document_of(
-    task: Task, found: Mapping[str, Any], command: Sequence[str]
+    task: BenchTask, found: Mapping[str, Any], command: Sequence[str]
 ) -> dict[str, Any]:
     """Return the whole document of a run."""
     rows = list(found["rows"])
@@ -59,9 +57,9 @@ def geomeans(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 def as_text(document: Mapping[str, Any]) -> str:
     """Return the JSON text, a row a line, without numbers that JSON does not have."""
-    plain = _plain(document)
-    rows = [json.dumps(row, allow_nan=False) for row in plain.pop("rows")]
-    head = json.dumps(plain, indent=1, allow_nan=False).removesuffix("\n}")
+    whole = plain(document, digits=6)
+    rows = [json.dumps(row, allow_nan=False) for row in whole.pop("rows")]
+    head = json.dumps(whole, indent=1, allow_nan=False).removesuffix("\n}")
     return head + ',\n "rows": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
 
 
@@ -91,11 +89,14 @@ def read_document(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any, *, digits: int | None = None) -> Any:
+    """Return a value without numbers that JSON does not have; None: not rounded."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v, digits=digits) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value
+        return [plain(v, digits=digits) for v in value]
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None
+    return value if digits is None else float(f"{value:.{digits}g}")

@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stretto.bench.rows import OURS
-from stretto.collectives import storage
-
-__all__ = ["OSU_NAMES", "nccl_format", "osu_format"]
+from stretto.bench.peers import OURS
+from stretto.program.collectives import storage
 
 OSU_NAMES = {
     "latency": "Latency",

@@ -1,16 +1,14 @@
-"""Draw a document: time by size, one panel a test, one line a contender."""
+"""Draw a document: time by size, a panel a test; and what tuning found."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.rows import OURS
+from stretto.bench.peers import OURS
 from stretto.errors import CallError, MissingExtraError
-
-__all__ = ["open_figure", "plot"]
 
 _COLUMNS = 4
 
@@ -61,3 +59,50 @@ def _line(panel: Any, rows: list[Mapping[str, Any]], name: str, at: int) -> None
     )
     low, high = ([r[f"{k}_us"] for r in rows] for k in ("min", "p95"))
     panel.fill_between(sizes, low, high, color=color, alpha=0.15, linewidth=0)
+
+
+def plot_tuning(found: Mapping[str, Any], path: str) -> None:
+    """Write what tuning found: times by size, and simulated against measured."""
+    figure_class = open_figure(path)
+    figure = figure_class(figsize=(12, 5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _best(left, found["decided"])
+    _foreseen(right, found["trials"])
+    figure.savefig(path)
+
+
+def _best(panel: Any, decided: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Draw tuned and untuned times; every change of the choice is labelled."""
+    for at, (test, by_size) in enumerate(decided.items()):
+        sizes = sorted(int(n) for n in by_size)
+        if not sizes:
+            continue
+        rows = [by_size[str(n)] for n in sizes]
+        color = f"C{at % 10}"
+        panel.plot(sizes, [r["us"] for r in rows], "o-", color=color, label=test)
+        panel.plot(sizes, [r["untuned_us"] for r in rows], ":", color=color)
+        before = ""
+        for nbytes, row in zip(sizes, rows, strict=True):
+            if row["pin"] != before:
+                before = row["pin"]
+                label = before.partition("/")[2]
+                panel.annotate(label, (nbytes, row["us"]), fontsize=5, rotation=35)
+    panel.set(title="tuned (dotted: untuned)", xlabel="bytes", ylabel="us")
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.legend(fontsize="small")
+
+
+def _foreseen(panel: Any, trials: Sequence[Mapping[str, Any]]) -> None:
+    told = [t for t in trials if t["simulated_us"]]
+    algorithms = list(dict.fromkeys(t["pin"].split()[0] for t in told))
+    for at, name in enumerate(algorithms):
+        mine = [t for t in told if t["pin"].split()[0] == name]
+        x, y = ([t[k] for t in mine] for k in ("us", "simulated_us"))
+        panel.plot(x, y, ".", color=f"C{at % 10}", label=name)
+    if told:
+        ends = [f(t["us"] for t in told) for f in (min, max)]
+        panel.plot(ends, ends, "k-", linewidth=0.7)
+        panel.legend(fontsize="xx-small")
+    panel.set(title="simulated against measured", xlabel="measured us",
+              ylabel="simulated us", xscale="log", yscale="log")  # fmt: skip

@@ -7,12 +7,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
-from stretto.bench.rows import OURS
-from stretto.choice import spell_size
-
-__all__ = ["load_warning", "markdown", "show", "table"]
+from stretto.bench.peers import OURS
+from stretto.runtime.choice import spell_size
 
 _HEAD = (
     *("test", "size", "who", "min us", "p50 us", "p95 us", "p99 us", "max us"),
@@ -29,9 +28,10 @@ _FIRST_OUT = (
 _NOTE = 12
 """Characters that the last column has at least."""
 _LEGEND = """\
-Times are microseconds a call, of the slowest rank: the median over batches, and in
-brackets the fastest and the 95th percentile. Every result was compared with the
-oracle's before and after it was timed."""
+Times are microseconds a call, in loops as users write them: from the first rank in to
+the last rank out, the median over batches, and in brackets the fastest and the 95th
+percentile. First calls are said apart. Every result was compared with the oracle's
+before and after it was timed."""
 
 
 def show(
@@ -93,8 +93,15 @@ def _cut(text: str, room: int) -> str:
 
 def table(lines: Sequence[Sequence[str]]) -> str:
     """Return aligned columns; numbers stand to the right."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    right = [all(_numeric(line[i]) for line in lines[1:]) for i in range(len(lines[0]))]
+    columns = range(len(lines[0]))
+    return aligned(
+        lines, [all(_numeric(line[i]) for line in lines[1:]) for i in columns]
+    )
+
+
+def aligned(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+    """Return aligned columns, some of which stand to the right."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(right))]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if is_number else cell.ljust(width)
@@ -219,6 +226,7 @@ def _footer(document: Mapping[str, Any]) -> list[str]:
         f"{r['wrong']}"
         for r in wrong
     ]
+    lines += _first_calls(document["rows"])
     floor = document["limits"]
     lines.append(
         f"all ranks copying at once: {floor['copy_gbps']:.1f} GB/s each; "
@@ -226,6 +234,19 @@ def _footer(document: Mapping[str, Any]) -> list[str]:
         f"; hearing from all: {floor.get('flag_us', floor['barrier_us']):.2f} us"
     )
     return lines
+
+
+def _first_calls(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the first call of a case took, by contender."""
+    firsts: dict[str, list[float]] = {}
+    for row in rows:
+        if row.get("first_us") is not None:
+            firsts.setdefault(str(row["contender"]), []).append(float(row["first_us"]))
+    said = [
+        f"{name} {_number(median(some))} us (most {_number(max(some))})"
+        for name, some in firsts.items()
+    ]
+    return [f"first calls, the median of all cases: {', '.join(said)}"] * bool(said)
 
 
 def _rich(

@@ -1,7 +1,6 @@
 """Point to point: pairs, many to one, unequal shards, and caches of known models."""
 
-from stretto.bench.transfers import peers
-from stretto.bench.transfers.models import MODELS
-from stretto.bench.transfers.schemes import SCHEMES, Refusal, Row, measure
+from stretto.bench.transfers.contest import Refusal, TransferRow
+from stretto.bench.transfers.schemes import MODELS, SCHEMES, measure
 
-__all__ = ["MODELS", "SCHEMES", "Refusal", "Row", "measure", "peers"]
+__all__ = ["MODELS", "SCHEMES", "Refusal", "TransferRow", "measure"]

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Any
+from functools import partial
 
-from stretto.bench.transfers import peers
-from stretto.bench.transfers.cases import Case
-from stretto.bench.transfers.side import Channel
-from stretto.errors import MissingExtraError, StrettoError
+import numpy as np
 
-__all__ = ["Contender", "Figure", "Refusal", "contest"]
+from stretto.bench import peers
+from stretto.bench.child import Child
+from stretto.bench.contender import NOWHERE, CallBuffer, Contender, PreparedCall
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.loop import Limits, Timings, measure
+from stretto.bench.peers._side import MovingSide
+from stretto.bench.workload.moves import MoveCase
+from stretto.errors import CallError, MissingExtraError, StrettoError
 
-_PATIENCE_S = 120.0
 TURNS = 3
-_TURN_S = 0.3
-_MOST_ROUNDS, _LEAST_ROUNDS = 1000, 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """What a library took for a case."""
-
-    who: str
-    case: Case
-    seconds: tuple[float, ...]
-    """Of every round, sorted."""
-    is_right: bool
-    """Whether what has arrived is what was sent."""
-
-    def at(self, part: float) -> float:
-        """Return what so large a part of all rounds is quicker than."""
-        return self.seconds[min(len(self.seconds) - 1, int(part * len(self.seconds)))]
+TURN_US = 0.3e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,195 +30,160 @@ class Refusal:
     why: str
 
 
-class Contender:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRow:
+    """What a library took for a case: the median of all rounds, and 99 % of them."""
+
+    what: str
+    path: str
+    nbytes: int
+    pieces: int
+    us: float
+    p99_us: float
+    who: str
+    is_right: bool
+    """Whether what has arrived is what was sent, where it is looked at."""
+    scheme: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as tables and documents have it; GB are 10^9 bytes."""
+        rate = self.nbytes / max(self.us, 1e-3) / 1e3
+        return {
+            "scheme": self.scheme, "what": self.what, "who": self.who,
+            "path": self.path, "pieces": self.pieces, "us": round(self.us, 3),
+            "p99_us": round(self.p99_us, 2), "GB/s": round(rate, 2),
+            "right": self.is_right,
+        }  # fmt: skip
+
+
+class Couple(Contender):
     """A library's two processes; they start together, and are there once they `meet`.
 
     So that all may start before the first is waited for.
     """
 
     def __init__(self, name: str, path: str, nbytes: int) -> None:
-        module = peers.get(name)
-        if why := module.missing():
+        made = peers.get(name, MovingSide)
+        if why := made.missing():
             raise MissingExtraError(why)
-        if path not in module.PATHS:
+        if path not in made.PATHS:
             raise MissingExtraError(f"{name} has no way by {path}")
-        self.name, self.path, self._module = name, path, module.__name__
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._channels: dict[str, Channel] = {}
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
-        environment = dict(module.environment(path))
+        self.name, self._whats = name, made.WHATS
+        self._sides: dict[str, Child] = {}
         try:
             for role in ("there", "here"):
-                self._start(role, path, nbytes, environment)
+                self._sides[role] = Child(
+                    f"{name}, {role}", made, role, path, nbytes,
+                    environment=made.environment(path),
+                )  # fmt: skip
         except BaseException:
             self.close()
             raise
 
     def meet(self) -> None:
         """Wait until both are there, and introduce them."""
-        for role in ("there", "here"):
-            self.hear(role)
-        about = {role: self.ask(role, do="about") for role in ("there", "here")}
-        for role, other in (("there", "here"), ("here", "there")):
-            self.tell(role, do="meet", said=about[other])
-        for role in ("there", "here"):
-            self.hear(role)
+        there, here = self._sides["there"], self._sides["here"]
+        for side in (there, here):
+            side.hear()
+        about = [side.ask("about") for side in (there, here)]
+        there.tell("meet", said=about[1])
+        here.tell("meet", said=about[0])
+        for side in (there, here):
+            side.hear()
 
-    def _start(
-        self, role: str, path: str, nbytes: int, environment: Mapping[str, str]
-    ) -> None:
-        ours, theirs = socket.socketpair()
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-        command = [sys.executable, "-m", "stretto.bench.transfers.side", self._module,
-                   role, path, str(nbytes), str(theirs.fileno())]  # fmt: skip
-        self._children[role] = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=self._log,
-            stderr=self._log, pass_fds=[theirs.fileno()],
+    def prepare(self, case: MoveCase, x: CallBuffer, out: CallBuffer) -> PreparedCall:
+        """Bind a case; its bytes lie with the two."""
+        if case.what not in self._whats:
+            raise CallError(f"it has no {case.what}")
+        return PreparedCall(
+            call=partial(self.turn, case, 1), rounds=partial(self.turn, case),
+            fill=partial(self.fill, case), wrong=partial(self.wrong, case),
         )  # fmt: skip
-        theirs.close()
-        ours.settimeout(_PATIENCE_S)
-        self._channels[role] = Channel(ours)
 
-    def tell(self, role: str, **said: Any) -> None:
-        """Ask a side for something; `hear` returns the answer."""
-        self._channels[role].tell(said)
-
-    def hear(self, role: str) -> Any:
-        """Return what a side answers; StrettoError: it failed, and how."""
+    def turn(self, case: MoveCase, rounds: int) -> list[float]:
+        """Do a case for a turn; return the microseconds of its rounds."""
+        there, asked = self._sides["there"], {"case": asdict(case), "rounds": rounds}
+        there.ask("serve", **asked)
         try:
-            said = self._channels[role].hear()
-        except OSError as e:
-            raise StrettoError(f"{self.name}, {role}: {e}; {self._last()}") from e
-        if "answer" not in said:
-            why = said.get("error", "its process has ended")
-            raise StrettoError(f"{self.name}, {role}: {why}; {self._last()}")
-        return said["answer"]
-
-    def _last(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        return f"it printed {lines[-1][:200]!r}" if lines else "it printed nothing"
-
-    def ask(self, role: str, **said: Any) -> Any:
-        """Ask a side, and return what it answers."""
-        self.tell(role, **said)
-        return self.hear(role)
-
-    def turn(self, case: Case, rounds: int) -> list[float]:
-        """Do a case for a turn; return the seconds of its rounds."""
-        said = asdict(case)
-        self.ask("there", do="attend", case=said, rounds=rounds)
-        try:
-            return list(self.ask("here", do="time", case=said, rounds=rounds))
+            return list(self._sides["here"].ask("time", **asked))
         finally:
-            self.tell("there", do="over")
-            self.hear("there")
+            there.tell("over")
+            there.hear()
 
-    def fill(self, case: Case) -> None:
+    def fill(self, case: MoveCase) -> None:
         """Store a case's bytes where they are taken from, and none at the other end."""
-        for role in ("there", "here"):
-            self.ask(role, do="fill", case=asdict(case))
+        for side in self._sides.values():
+            side.ask("fill", case=asdict(case))
 
-    def check(self, case: Case) -> bool:
-        """Return whether all has arrived."""
-        if case.what == "notify":
-            return True
-        role = "here" if case.what == "get" else "there"
-        return bool(self.ask(role, do="check", case=asdict(case)))
+    def wrong(self, case: MoveCase) -> str:
+        """Return what is wrong with what has arrived; nothing when all is right."""
+        side = self._sides["here" if case.what == "get" else "there"]
+        if case.what == "notify" or side.ask("is_right", case=asdict(case)):
+            return ""
+        return "what has arrived is not what was sent"
 
     def pids(self) -> list[int]:
         """Return both processes."""
-        return [child.pid for child in self._children.values()]
+        return [side.pid for side in self._sides.values()]
 
     def close(self) -> None:
         """End both."""
-        for child in self._children.values():
-            child.kill()
-            child.wait(10)
-        for channel in self._channels.values():
-            channel.close()
-        self._log.close()
+        for side in self._sides.values():
+            side.close()
 
-    def __enter__(self) -> Contender:
-        """Use it for a while."""
-        try:
-            self.meet()
-        except BaseException:
-            self.close()
-            raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        """End it."""
-        self.close()
+def in_turns(
+    running: Mapping[str, Contender], case: MoveCase, turns: int = TURNS
+) -> dict[str, Timings]:
+    """Return what was found of each in so many turns, in which all have theirs."""
+    limits = Limits(batch_us=TURN_US, batches=turns, fewest=turns, budget_us=0.0)
+    both = NOWHERE, NOWHERE
+    return measure(Control(), case, running, *both, limits=limits, seed=0)
+
+
+def row_of(
+    who: str, case: MoveCase, found: Timings, what: str = ""
+) -> TransferRow | Refusal:
+    """Return what was found of one, in a row; or why there is nothing."""
+    if found.refused:
+        why = found.note.partition(": ")[2] if found.broke_at is None else found.note
+        return Refusal(who=who, path=case.path, why=why)
+    middle, most = np.percentile(found.us, (50, 99))
+    return TransferRow(
+        who=who, what=what or case.label, path=case.path, nbytes=case.total,
+        pieces=case.count, us=float(middle), p99_us=float(most),
+        is_right=not found.wrong,
+    )  # fmt: skip
 
 
 def contest(
-    who: Sequence[str], path: str, cases: Sequence[Case], *, turns: int = TURNS
-) -> Iterator[Figure | Refusal]:
+    who: Sequence[str], path: str, cases: Sequence[MoveCase], *, turns: int = TURNS
+) -> Iterator[TransferRow | Refusal]:
     """Yield what each library takes for each case, and who is not among them.
 
-    They take turns, so that what else the machine does meets all alike.
+    They take turns, so that what else the machine does meets all alike. Who fails is
+    called no more.
     """
     most = max([1, *(case.total for case in cases)])
-    running: list[Contender] = []
+    running: dict[str, Couple] = {}
     try:
         for name in who:
             try:
-                running.append(Contender(name, path, most))
+                running[name] = Couple(name, path, most)
             except StrettoError as e:
                 yield Refusal(who=name, path=path, why=str(e))
-        for one in tuple(running):
+        for one in tuple(running.values()):
             try:
                 one.meet()
             except StrettoError as e:
-                running.remove(one)
-                one.close()
+                running.pop(one.name).close()
                 yield Refusal(who=one.name, path=path, why=str(e))
         for case in cases:
-            yield from _of_case(running, case, turns)
+            for name, found in in_turns(running, case, turns).items():
+                if found.broke_at is not None:
+                    running.pop(name).close()
+                    found.note = f"{case.label}: {found.note}"
+                yield row_of(name, case, found)
     finally:
-        for one in running:
+        for one in running.values():
             one.close()
-
-
-def _of_case(
-    running: list[Contender], case: Case, turns: int
-) -> Iterator[Figure | Refusal]:
-    able = [one for one in running if case.what in peers.get(one.name).WHATS]
-    for one in running:
-        if one not in able:
-            yield Refusal(who=one.name, path=case.path, why=f"it has no {case.what}")
-    seconds: dict[str, list[float]] = {one.name: [] for one in able}
-    rounds: dict[str, int] = {}
-    failed: dict[str, str] = {}
-    for nth in range(turns):
-        for one in able:
-            if one.name in failed:
-                continue
-            try:
-                if not nth:
-                    one.fill(case)
-                    rounds[one.name] = _rounds(one.turn(case, 1)[0])
-                seconds[one.name] += one.turn(case, rounds[one.name])
-            except StrettoError as e:
-                failed[one.name] = f"{case.label}: {e}"
-    for one in able:
-        if one.name in failed:
-            running.remove(one)
-            one.close()
-            yield Refusal(who=one.name, path=case.path, why=failed[one.name])
-            continue
-        yield Figure(
-            who=one.name, case=case, seconds=tuple(sorted(seconds[one.name])),
-            is_right=one.check(case),
-        )  # fmt: skip
-
-
-def _rounds(seconds: float) -> int:
-    """Return how many rounds of that length make a turn."""
-    fit = int(_TURN_S / max(seconds, 1e-7))
-    return max(_LEAST_ROUNDS, min(_MOST_ROUNDS, fit))

@@ -1,109 +1,79 @@
-"""Two processes for a measurement: this one, and one that serves."""
+"""Engines for a measurement: one in this process, and some in others beside it."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from stretto.transfer import Engine, Layout, loader
-
-__all__ = ["Pair", "Times", "timed"]
+from stretto.bench.child import Child
+from stretto.transfer import Engine, Layout
 
 _SECRET = b"measure" * 5
 
 
-class Times:
-    """Seconds of many rounds."""
+class EngineServer:
+    """An engine in a process beside: it shares memory, and answers."""
 
-    def __init__(self, seconds: list[float]) -> None:
-        self.seconds = sorted(seconds)
+    def __init__(self, job: str, name: str, listen: bool) -> None:
+        self.engine = Engine(
+            name, job=job, secret=_SECRET,
+            listen="127.0.0.1:0" if listen else None, spin_us=1e6 if listen else 40.0,
+        )  # fmt: skip
+        self.held: list[Any] = []
 
-    @property
-    def median(self) -> float:
-        """Return the one in the middle."""
-        return self.seconds[len(self.seconds) // 2]
+    def about(self) -> str:
+        """Return where it is."""
+        return self.engine.address or self.engine.name
 
-    def at(self, part: float) -> float:
-        """Return the one that so large a part of all is quicker than."""
-        return self.seconds[min(len(self.seconds) - 1, int(part * len(self.seconds)))]
+    def share(
+        self, name: str, layout: str, parts: int, nbytes: int, where: str
+    ) -> None:
+        """Share memory of a layout, in an arena or not."""
+        arena = self.engine.arena
+        make = arena if where == "arena" else lambda n: np.ones(n, np.uint8)
+        some = [make(nbytes) for _ in range(parts)]
+        self.held.append(some)
+        self.engine.share(some if parts > 1 else some[0], name, layout)
+
+    def read(self, memory: int) -> int:
+        """Return a sum of what lies in the memory that was shared so."""
+        return int(sum(int(a.view(np.uint8).sum()) for a in self.held[memory]))
+
+    def echo(self, peer: str, rounds: int) -> None:
+        """Answer so many notifications."""
+        back = self.engine.peer(peer).wait(10)
+        ping = self.engine.notified(b"ping")
+        for _ in range(rounds):
+            ping.wait(30)
+            back.notify(b"pong")
+
+    def attend(self, tag: str) -> None:
+        """Wait for a notification, and see to what comes meanwhile."""
+        self.engine.notified(tag.encode()).wait(120)
 
 
-def timed(call: Callable[[], Any], *, budget_s: float = 0.5, least: int = 5) -> Times:
-    """Time a call until the budget is spent, after some to warm up."""
-    for _ in range(3):
-        call()
-    seconds: list[float] = []
-    until = time.perf_counter() + budget_s
-    while len(seconds) < least or time.perf_counter() < until:
-        begun = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - begun)
-    return Times(seconds)
-
-
-class Pair:
-    """An engine here, a server beside, and the connection between them."""
+class EnginePair:
+    """An engine here, servers beside, and the connections between them."""
 
     def __init__(self, *, path: str = "near", servers: int = 1) -> None:
         job = f"bench-{uuid.uuid4().hex[:8]}"
-        far = path == "tcp"
         self.engine = Engine("here", job=job, secret=_SECRET)
-        loader.load()
-        self._children = []
+        names = [f"there-{nth}" for nth in range(servers)]
+        self.servers = [Child(n, EngineServer, job, n, path == "tcp") for n in names]
         self.peers = []
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        for nth in range(servers):
-            name = f"there-{nth}"
-            self._children.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "stretto.bench.transfers.serve", job, name,
-                     str(int(far)), _SECRET.hex()],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
-                )
-            )  # fmt: skip
-        for nth in range(servers):
-            about = self.ask(nth, do="about")
-            where = about["address"] if far else about["name"]
-            self.peers.append(self.engine.connect(where).wait(60))
-        self._shared = [0] * servers
-
-    @property
-    def peer(self) -> Any:
-        """Return the first server."""
-        return self.peers[0]
-
-    def tell(self, nth: int = 0, **said: Any) -> None:
-        """Ask a server for something; `hear` returns the answer."""
-        stdin = self._children[nth].stdin
-        assert stdin is not None, "it is a pipe"
-        stdin.write(json.dumps(said) + "\n")
-        stdin.flush()
-
-    def hear(self, nth: int = 0) -> Any:
-        """Return what a server answers."""
-        stdout = self._children[nth].stdout
-        assert stdout is not None, "it is a pipe"
-        return json.loads(stdout.readline())
-
-    def ask(self, nth: int = 0, **said: Any) -> Any:
-        """Ask a server, and return what it answers."""
-        self.tell(nth, **said)
-        return self.hear(nth)
+        for server in self.servers:
+            server.hear()
+            self.peers.append(self.engine.connect(server.ask("about")).wait(60))
+        self._shared = 0
 
     def there(self, layout: Layout, *, where: str = "arena", nth: int = 0) -> Any:
         """Have a server share memory, and return it as it is seen from here."""
-        name = f"m{self._shared[nth]}"
-        self._shared[nth] += 1
-        self.ask(
-            nth, do="share", name=name, layout=str(layout), parts=layout.num_parts,
+        self._shared += 1
+        name = f"m{self._shared}"
+        self.servers[nth].ask(
+            "share", name=name, layout=str(layout), parts=layout.num_parts,
             nbytes=layout.part_bytes, where=where,
         )  # fmt: skip
         return self.peers[nth].region(name).wait(30)
@@ -124,21 +94,13 @@ class Pair:
         given = some if layout.parts else some[0]
         return self.engine.share(given, uuid.uuid4().hex, layout), some
 
-    def pid(self, nth: int = 0) -> int:
-        """Return a server's process."""
-        return self._children[nth].pid
-
     def close(self) -> None:
         """End all of it."""
-        for child in self._children:
-            child.kill()
-            child.wait(10)
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    pipe.close()
+        for server in self.servers:
+            server.close()
         self.engine.close()
 
-    def __enter__(self) -> Pair:
+    def __enter__(self) -> EnginePair:
         """Use it for a while."""
         return self
 

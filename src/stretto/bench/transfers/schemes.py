@@ -1,24 +1,30 @@
-"""What is measured, and how: one function a scheme, rows out."""
+"""What is measured between two processes: one function a scheme, rows out."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from stretto.bench.transfers import peers as libraries
-from stretto.bench.transfers.cases import Case
-from stretto.bench.transfers.contest import Refusal, contest
-from stretto.bench.transfers.models import MODELS, model
-from stretto.bench.transfers.pair import Pair, Times, timed
+from stretto.bench import peers as libraries
+from stretto.bench.contender import CallBuffer, Contender, PreparedCall
+from stretto.bench.peers._side import MovingSide
+from stretto.bench.timing import each_us
+from stretto.bench.transfers.contest import (
+    Refusal,
+    TransferRow,
+    contest,
+    in_turns,
+    row_of,
+)
+from stretto.bench.transfers.pair import EnginePair
+from stretto.bench.workload.moves import MoveCase
 from stretto.errors import UnknownNameError
-from stretto.transfer import Layout, deal, prove_deal
-
-__all__ = ["SCHEMES", "Refusal", "Row", "measure"]
+from stretto.transfer import Layout, deal, kv_layout, prove_deal
 
 _MANY = 4
 _RANKS = ((2, 1), (1, 2), (2, 4))
@@ -26,79 +32,96 @@ _RANKS = ((2, 1), (1, 2), (2, 4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One figure."""
+class CacheModel:
+    """What the KV cache of a model depends on."""
 
-    scheme: str
-    what: str
-    path: str
-    nbytes: int
-    pieces: int
-    us: float
-    p99_us: float
-    who: str = libraries.OURS
-    is_right: bool = True
-    """Whether what has arrived is what was sent; looked at where peers are beside."""
+    layers: int
+    heads: int
+    dim: int
+    layout: str = "vllm/flash"
 
-    @property
-    def gb_per_s(self) -> float:
-        """Return its rate, in 10^9 bytes a second."""
-        return self.nbytes / max(self.us, 1e-3) / 1e3
+    def cache(
+        self, blocks: int, block: int, *, layers: int = 0, tp: tuple[int, int] = (0, 1),
+        layout: str = "",
+    ) -> Layout:  # fmt: skip
+        """Return a rank's cache; of so many layers only, where that is said."""
+        named = layout or self.layout
+        heads = {} if named.endswith("mla") else {"heads": self.heads, "tp": tp}
+        return kv_layout(
+            named, layers=layers or self.layers, blocks=blocks, block=block,
+            dim=self.dim, **heads,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+MODELS = {
+    "llama-3.1-8b": CacheModel(layers=32, heads=8, dim=128),
+    "llama-3.1-70b": CacheModel(layers=80, heads=8, dim=128),
+    "qwen3-8b": CacheModel(layers=36, heads=8, dim=128),
+    "qwen3-235b": CacheModel(layers=94, heads=4, dim=128),
+    "gpt-oss-20b": CacheModel(layers=24, heads=8, dim=64),
+    "gpt-oss-120b": CacheModel(layers=36, heads=8, dim=64),
+    "deepseek-r1": CacheModel(layers=61, heads=1, dim=576, layout="vllm/mla"),
+}
+"""By name: as their configurations say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TransferTask:
     """What is asked for."""
 
     sizes: tuple[int, ...]
     model: str
-    peers: tuple[str, ...]
+    who: tuple[str, ...]
 
 
-def _row(scheme: str, what: str, path: str, nbytes: int, pieces: int, t: Times) -> Row:
-    return Row(
-        scheme=scheme, what=what, path=path, nbytes=nbytes, pieces=pieces,
-        us=t.median * 1e6, p99_us=t.at(0.99) * 1e6,
-    )  # fmt: skip
+class _Begun(Contender):
+    """A call of ours between engines, timed where it is made."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def prepare(self, case: MoveCase, x: CallBuffer, out: CallBuffer) -> PreparedCall:
+        """Return it as it is."""
+        return PreparedCall(call=self._call, rounds=partial(each_us, self._call))
 
 
-def _beside(
-    scheme: str, path: str, cases: Sequence[Case], who: Sequence[str]
-) -> Iterator[Row | Refusal]:
-    """Yield what we and others take for cases, in turns."""
-    for found in contest((libraries.OURS, *who), path, cases):
-        if isinstance(found, Refusal):
-            yield found
-            continue
-        case = found.case
-        yield Row(
-            scheme=scheme, what=case.label, path=path, nbytes=case.total,
-            pieces=case.count, us=found.at(0.5) * 1e6, p99_us=found.at(0.99) * 1e6,
-            who=found.who, is_right=found.is_right,
-        )  # fmt: skip
+def _ours(
+    what: str, path: str, nbytes: int, pieces: int, call: Callable[[], Any]
+) -> TransferRow | Refusal:
+    """Return what a call of ours takes, which moves so many bytes in pieces."""
+    case = MoveCase(what="put", path=path, nbytes=nbytes)
+    found = in_turns({libraries.OURS: _Begun(call)}, case)[libraries.OURS]
+    row = row_of(libraries.OURS, case, found, what)
+    return replace(row, pieces=pieces) if isinstance(row, TransferRow) else row
 
 
-def _pairwise(path: str, task: Task) -> Iterator[Row | Refusal]:
+def _pairwise(path: str, task: TransferTask) -> Iterator[TransferRow | Refusal]:
     """Yield puts and gets of plain buffers."""
     both = ("put", "get")
-    cases = [Case(what=w, path=path, nbytes=n) for n in task.sizes for w in both]
-    yield from _beside("pairwise", path, cases, task.peers)
+    cases = [MoveCase(what=w, path=path, nbytes=n) for n in task.sizes for w in both]
+    yield from contest(task.who, path, cases)
 
 
-def _blocks(path: str, task: Task) -> Iterator[Row | Refusal]:
+def _blocks(path: str, task: TransferTask) -> Iterator[TransferRow | Refusal]:
     """Yield puts of shuffled pages, large and small."""
     some = ((2048, 32 << 10), (32768, 1 << 10))
-    cases = [Case(what="blocks", path=path, nbytes=n, count=c) for c, n in some]
-    yield from _beside("blocks", path, cases, task.peers)
+    cases = [MoveCase(what="blocks", path=path, nbytes=n, count=c) for c, n in some]
+    yield from contest(task.who, path, cases)
 
 
-def _notify(path: str, task: Task) -> Iterator[Row | Refusal]:
+def _notify(path: str, task: TransferTask) -> Iterator[TransferRow | Refusal]:
     """Yield the trip of a notification and its answer."""
-    yield from _beside("notify", path, [Case(what="notify", path=path)], task.peers)
+    yield from contest(task.who, path, [MoveCase(what="notify", path=path)])
 
 
-def _pair(path: str, servers: int = 1) -> Pair:
-    return Pair(path="tcp" if path == "tcp" else "near", servers=servers)
+def _model(name: str) -> CacheModel:
+    if name not in MODELS:
+        raise UnknownNameError.among("model", name, MODELS)
+    return MODELS[name]
+
+
+def _pair(path: str, servers: int = 1) -> EnginePair:
+    return EnginePair(path="tcp" if path == "tcp" else "near", servers=servers)
 
 
 def _where(path: str) -> str:
@@ -113,17 +136,8 @@ def _all_at_once(begin: Sequence[Callable[[], Any]]) -> Callable[[], None]:
     return call
 
 
-def _many_to_one(path: str, task: Task) -> Iterator[Row]:
-    """Yield what one process reads from four, all at once."""
-    yield from _star(path, task, "many-to-one", "get")
-
-
-def _one_to_many(path: str, task: Task) -> Iterator[Row]:
-    """Yield what one process writes to four, all at once."""
-    yield from _star(path, task, "one-to-many", "put")
-
-
-def _star(path: str, task: Task, scheme: str, what: str) -> Iterator[Row]:
+def _star(what: str, path: str, task: TransferTask) -> Iterator[TransferRow | Refusal]:
+    """Yield what one process reads from four, or writes to them, all at once."""
     with _pair(path, servers=_MANY) as pair:
         for n in task.sizes:
             layout = Layout(f"N={n} uint8")
@@ -132,15 +146,14 @@ def _star(path: str, task: Task, scheme: str, what: str) -> Iterator[Row]:
             for nth in range(_MANY):
                 there = pair.there(layout, where=_where(path), nth=nth)
                 move, part = getattr(there, what), ours[nth * n : (nth + 1) * n]
-                begin.append(functools.partial(move, part))
-            times = timed(_all_at_once(begin))
-            said = f"{_MANY} x {what} {n}"
-            yield _row(scheme, said, path, _MANY * n, _MANY, times)
+                begin.append(partial(move, part))
+            said, at_once = f"{_MANY} x {what} {n}", _all_at_once(begin)
+            yield _ours(said, path, _MANY * n, _MANY, at_once)
 
 
-def _mismatch(path: str, task: Task) -> Iterator[Row]:
+def _mismatch(path: str, task: TransferTask) -> Iterator[TransferRow | Refusal]:
     """Yield a model's cache, sharded for some ranks, to ranks of another number."""
-    made = model(task.model)
+    made = _model(task.model)
     if "mla" in made.layout:
         return  # every rank holds all of it
     layers, block, blocks = min(4, made.layers), 16, 64
@@ -148,7 +161,7 @@ def _mismatch(path: str, task: Task) -> Iterator[Row]:
     with _pair(path) as pair:
         for (many, few), order in itertools.product(_RANKS, ("flash", "flashinfer")):
             layout = f"vllm/{order}"
-            cache = functools.partial(made.cache, blocks, block, layers=layers)
+            cache = partial(made.cache, blocks, block, layers=layers)
             srcs = [cache(tp=(r, many)) for r in range(many)]
             dsts = [cache(tp=(r, few), layout=layout) for r in range(few)]
             dealt = deal(srcs, dsts)
@@ -165,8 +178,7 @@ def _mismatch(path: str, task: Task) -> Iterator[Row]:
             nbytes = sum(dst.part_bytes * dst.num_parts for dst in dsts)
             pieces = sum(p.pieces for p in puts)
             said = f"{task.model}, {many} ranks to {few}, {layout}"
-            times = timed(functools.partial(_each, puts))
-            yield _row("tp-mismatch", said, path, nbytes, pieces, times)
+            yield _ours(said, path, nbytes, pieces, partial(_each, puts))
 
 
 def _each(puts: Sequence[Callable[[], None]]) -> None:
@@ -174,13 +186,13 @@ def _each(puts: Sequence[Callable[[], None]]) -> None:
         put()
 
 
-def _kv(path: str, task: Task) -> Iterator[Row]:
+def _kv(path: str, task: TransferTask) -> Iterator[TransferRow | Refusal]:
     """Yield a request's pages of models' caches, to other pages of a peer's.
 
     At once, and layer by layer, each with a notification.
     """
     for name in MODELS if task.model == "all" else (task.model,):
-        made = model(name)
+        made = _model(name)
         layers, block, blocks = min(8, made.layers), 16, 64
         layout = made.cache(2 * blocks, block, layers=layers)
         order = np.random.default_rng(2).permutation(2 * blocks)
@@ -195,17 +207,17 @@ def _kv(path: str, task: Task) -> Iterator[Row]:
             ]
             nbytes = layout.part_bytes * layout.num_parts // 2
             said = f"{name}, {blocks * block} tokens of {layers} layers"
-            yield _row("kv", said, path, nbytes, put.pieces, timed(put))
-            times = timed(functools.partial(_each, each))
-            yield _row("kv", f"{said}, by layer", path, nbytes, put.pieces, times)
+            yield _ours(said, path, nbytes, put.pieces, put)
+            by_layer = partial(_each, each)
+            yield _ours(f"{said}, by layer", path, nbytes, put.pieces, by_layer)
 
 
-SCHEMES: dict[str, Callable[[str, Task], Iterator[Row | Refusal]]] = {
+SCHEMES: dict[str, Callable[[str, TransferTask], Iterator[TransferRow | Refusal]]] = {
     "pairwise": _pairwise,
     "blocks": _blocks,
     "notify": _notify,
-    "many-to-one": _many_to_one,
-    "one-to-many": _one_to_many,
+    "many-to-one": partial(_star, "get"),
+    "one-to-many": partial(_star, "put"),
     "tp-mismatch": _mismatch,
     "kv": _kv,
 }
@@ -218,9 +230,10 @@ def measure(
     schemes: Sequence[str], *, paths: Sequence[str] = PATHS,
     sizes: Sequence[int] = (8, 4096, 65536, 1 << 20, 16 << 20),
     model: str = "llama-3.1-8b", peers: Sequence[str] = (),
-) -> Iterator[Row | Refusal]:  # fmt: skip
+) -> Iterator[TransferRow | Refusal]:  # fmt: skip
     """Yield the rows of schemes, and which peers are missing, and why."""
-    task = Task(sizes=tuple(sizes), model=model, peers=libraries.expand(peers))
+    who = (libraries.OURS, *libraries.expand(peers, MovingSide))
+    task = TransferTask(sizes=tuple(sizes), model=model, who=who)
     for path in paths:
         if path not in PATHS:
             raise UnknownNameError.among("path", path, PATHS)
@@ -228,4 +241,5 @@ def measure(
         if name not in SCHEMES:
             raise UnknownNameError.among("scheme", name, SCHEMES)
         for path in paths:
-            yield from SCHEMES[name](path, task)
+            for row in SCHEMES[name](path, task):
+                yield replace(row, scheme=name) if isinstance(row, TransferRow) else row

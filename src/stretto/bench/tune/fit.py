@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from stretto import algorithms
-from stretto.choice import frozen, proved_plan
+from stretto.compiler.plan import ProvedPlan, Schedule
 from stretto.errors import CallError, StrettoError
 from stretto.executors import sim
-from stretto.ir import Verified, freeze
-from stretto.plan import Plan, Schedule
+from stretto.program import algorithms
+from stretto.program.ir import freeze
+from stretto.runtime.choice import frozen, proved_plan
 from stretto.topology import Machine
-
-__all__ = ["Fit", "fit", "observations", "toml_of"]
 
 _COSTS = (
     *("launch_us", "op_overhead_us", "flag_latency_us", "engine_us"),
@@ -41,7 +39,7 @@ _PASSES = 4
 class Observation:
     """A plan, a size, and what it took."""
 
-    plan: Verified[Plan]
+    plan: ProvedPlan
     nbytes: int
     us: float
 

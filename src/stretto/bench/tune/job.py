@@ -18,20 +18,24 @@ from itertools import pairwise
 from typing import Any
 
 from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.loop import Limits
 from stretto.bench.measuring.precompile import Precompiler
-from stretto.bench.measuring.runner import Limits
 from stretto.bench.measuring.target import Target
 from stretto.bench.ranks.run import Say
-from stretto.bench.tune.held import held_back
-from stretto.bench.tune.memory import Memory, decision_of
-from stretto.bench.tune.search import Ask, Decision, Search, Space, search
+from stretto.bench.stats import ratio_interval
+from stretto.bench.tune.memory import SearchMemory, decision_of
+from stretto.bench.tune.search import (
+    Decision,
+    Search,
+    SearchSpace,
+    TrialRequest,
+    search,
+)
 from stretto.bench.tune.space import expanded, leaders, refined, simulated_us
-from stretto.bench.workload.cases import Case, case_of
-from stretto.bench.workload.task import Task
-from stretto.calls import Communicator
-from stretto.choice import Profile, Question, Selector, dtype_class, spell_size
-
-__all__ = ["work"]
+from stretto.bench.workload.cases import CallCase, case_of
+from stretto.bench.workload.task import BenchTask
+from stretto.runtime.calls import Communicator
+from stretto.runtime.choice import Profile, Question, Selector, dtype_class, spell_size
 
 _SEARCHING, _CONFIRMING = 0.7, 0.9
 """The shares of the time until which is searched, and confirmed; the rest is for the
@@ -39,11 +43,13 @@ sizes that are held back."""
 _SILENT_S, _DEADLINES = 30.0, 3.0
 """A rank that hangs so long, and so many deadlines, where none reaches ends itself."""
 
+_BETWEEN = 25
+"""Batches of a size that was held back."""
 Key = tuple[str, int]
 """A collective and a size."""
 
 
-def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
+def work(comm: Communicator, task: BenchTask, say: Say) -> dict[str, Any]:
     """Tune all that is asked; return rank 0's decisions, nothing on the others."""
     return Tuner(comm, task, say).run()
 
@@ -51,11 +57,11 @@ def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
 class Tuner:
     """The state of the searches on one rank."""
 
-    def __init__(self, comm: Communicator, task: Task, say: Say) -> None:
+    def __init__(self, comm: Communicator, task: BenchTask, say: Say) -> None:
         self.task, self._say = task, say
         self.control = Control(comm)
         self._began = self._begin()
-        self._memory = Memory(task, self.control)
+        self._memory = SearchMemory(task, self.control)
         self._cases = {
             (test, n): case_of(
                 test, n, task.num_ranks, dtype=task.dtype, in_place=task.in_place
@@ -110,7 +116,7 @@ class Tuner:
                 todo.append(key)
         for key, found in self._searched(todo):
             decided[key[0]][key[1]] = found
-        held = held_back(self, decided)
+        held = self._held_back(decided)
         self._precompiler.close()
         self._target.close()
         if self.control.rank:
@@ -130,13 +136,55 @@ class Tuner:
             "rebuilt": self._target.rebuilt,
         }
 
+    def _held_back(
+        self, decided: dict[str, dict[int, Decision]]
+    ) -> list[dict[str, Any]]:
+        """Look at sizes that were not tuned, and return what was seen (collective).
+
+        Where the neighbour's choice is worse there than what would have been used
+        untuned, the size gets the latter: tuning must not make anything worse beyond
+        noise.
+        """
+        found: list[dict[str, Any]] = []
+        for test, sizes in decided.items():
+            for nbytes in self.between():
+                key = (test, nbytes)
+                self._precompiler.start([self.plain(key)], self._cases[key])
+            for nbytes in self.between():
+                key = (test, nbytes)
+                below = [n for n in sizes if n <= nbytes]
+                above = [n for n in sizes if n > nbytes]
+                over = self.control.agree(self.left_s() <= 0)
+                if over or not below or not above:
+                    continue
+                middle = (max(below) * min(above)) ** 0.5
+                pin = sizes[max(below) if nbytes <= middle else min(above)].pin
+                plain = self.plain(key)
+                if pin == plain:
+                    continue
+                times = self.measure(
+                    key, TrialRequest(pins=(pin, plain), batches=_BETWEEN)
+                )
+                if len(times) < 2:
+                    continue
+                ratio = ratio_interval(times[plain], times[pin], seed=self.task.seed)
+                row = {"test": test, "nbytes": nbytes, "pin": pin, "untuned": plain}
+                found.append(row | {"ratio": ratio.ratio, "high": ratio.high})
+                if ratio.low > 1:
+                    us = sorted(times[plain])[len(times[plain]) // 2]
+                    sizes[nbytes] = Decision(
+                        pin=plain, us=us, untuned=plain, untuned_us=us,
+                        interval=None, tried=2,
+                    )  # fmt: skip
+        return found
+
     # The searches.
 
     def _searched(self, todo: Sequence[Key]) -> list[tuple[Key, Decision]]:
         """Run all searches, each a step in its turn; return what they decide."""
         spaces = self._spaces(todo)
         searches: dict[Key, Search] = {}
-        asks: dict[Key, Ask] = {}
+        asks: dict[Key, TrialRequest] = {}
         for key in todo:
             one = search(spaces[key], lambda: self._is_over, seed=self.task.seed)
             searches[key], asks[key] = one, next(one)
@@ -162,12 +210,12 @@ class Tuner:
                     self._asked(key, asks[key])
         return found
 
-    def _asked(self, key: Key, ask: Ask) -> None:
+    def _asked(self, key: Key, ask: TrialRequest) -> None:
         """Compile what a search asks for while others have their turn."""
         self._leading[key] = ask.pins
         self._precompiler.start(ask.pins, self._cases[key])
 
-    def _spaces(self, todo: Sequence[Key]) -> dict[Key, Space]:
+    def _spaces(self, todo: Sequence[Key]) -> dict[Key, SearchSpace]:
         """Return what each search may try; ranks share the simulating."""
         control, keep = self.control, int(self.task.options["keep"])
         scratch = bool(self.task.options.get("scratch"))
@@ -184,7 +232,7 @@ class Tuner:
             asked, own = self.question(key), pins[f"{key[0]} {key[1]}"]
             shipped = str(self._selector.choose(asked))
             from_scratch = scratch and own
-            spaces[key] = Space(
+            spaces[key] = SearchSpace(
                 pins=own,
                 untuned=own[0] if from_scratch else shipped,
                 shipped=shipped if from_scratch else "",
@@ -229,14 +277,7 @@ class Tuner:
         """Return what would serve a size untuned."""
         return str(self._selector.choose(self.question(key)))
 
-    def compile_plain(self, test: str) -> None:
-        """Compile what would serve the sizes that are held back, untuned."""
-        for nbytes in self.between():
-            self._precompiler.start(
-                [self.plain((test, nbytes))], self._cases[test, nbytes]
-            )
-
-    def measure(self, key: Key, ask: Ask) -> dict[str, list[float]]:
+    def measure(self, key: Key, ask: TrialRequest) -> dict[str, list[float]]:
         """Return the times of the pins that gave what the oracle says."""
         case, memory = self._cases[key], self._memory
         times: dict[str, list[float]] = {}
@@ -258,7 +299,9 @@ class Tuner:
             times |= found
         return times
 
-    def _compiled(self, pins: Sequence[str], ask: Ask, case: Case) -> list[str]:
+    def _compiled(
+        self, pins: Sequence[str], ask: TrialRequest, case: CallCase
+    ) -> list[str]:
         """Return the pins that all ranks have compiled: all, or while there is time."""
         at_most_s = math.inf if ask.is_last else max(0.0, self.left_s(_SEARCHING))
         ready = self._precompiler.wait(pins, case, at_most_s=at_most_s)
@@ -266,7 +309,7 @@ class Tuner:
         return [pin for pin in pins if all(pin in some for some in told)]
 
     def _measured(
-        self, pins: Sequence[str], case: Case, batches: int
+        self, pins: Sequence[str], case: CallCase, batches: int
     ) -> dict[str, list[float]]:
         task, memory = self.task, self._memory
         silent_s = _SILENT_S + _DEADLINES * self._deadline_s
@@ -291,7 +334,7 @@ class Tuner:
             if one.refused or one.wrong:
                 memory.fail(pin, case, one.note if one.refused else one.wrong)
         return {
-            pin: one.us.max(axis=0).tolist()
+            pin: one.batch_us.tolist()
             for pin, one in found.items()
             if not one.refused and not one.wrong
         }
@@ -305,7 +348,7 @@ class Tuner:
         return self._simulated[key]
 
     def _trial(
-        self, case: Case, asked: Question, pin: str, times: Sequence[float]
+        self, case: CallCase, asked: Question, pin: str, times: Sequence[float]
     ) -> dict[str, Any]:
         """Return what a trial tells, with what the simulator had expected."""
         return {

@@ -18,21 +18,19 @@ from typing import Any
 from stretto.bench.measuring.control import Control
 from stretto.bench.stats import Interval
 from stretto.bench.tune.search import Decision
-from stretto.bench.workload.cases import Case
-from stretto.bench.workload.task import Task
+from stretto.bench.workload.cases import CallCase
+from stretto.bench.workload.task import BenchTask
+from stretto.compiler.plan import Schedule
 from stretto.errors import ParseError, reading
-from stretto.plan import Schedule
-
-__all__ = ["Memory", "blame", "decision_of", "forget", "way"]
 
 _HOPELESS = 3
 _DIGITS = 5
 
 
-class Memory:
+class SearchMemory:
     """The file, which rank 0 reads and writes for all."""
 
-    def __init__(self, task: Task, control: Control) -> None:
+    def __init__(self, task: BenchTask, control: Control) -> None:
         """Read it (collective)."""
         self._path = Path(str(task.options["state"]))
         self._is_mine = control.rank == 0
@@ -58,7 +56,7 @@ class Memory:
         self._decided[self._key(test, nbytes)] = asdict(found)
         self._write([])
 
-    def has_failed(self, pin: str, case: Case) -> bool:
+    def has_failed(self, pin: str, case: CallCase) -> bool:
         """Return whether a pin is known not to work at a size, or nowhere.
 
         Every failure costs a deadline, and new communicators: a way that has failed
@@ -68,7 +66,7 @@ class Memory:
             return True
         return way(pin) not in self._good and self._failures(pin) >= _HOPELESS
 
-    def together(self, pins: Sequence[str], case: Case) -> list[str]:
+    def together(self, pins: Sequence[str], case: CallCase) -> list[str]:
         """Return which of the pins are measured next, side by side.
 
         What one failure breaks, all that are beside it lose: so what may have ended the
@@ -87,14 +85,16 @@ class Memory:
                 return [pin]
         return list(unknown.values() or pins)
 
-    def worked(self, pins: Iterable[str], case: Case) -> None:
+    def worked(self, pins: Iterable[str], case: CallCase) -> None:
         """Note what gave what the oracle says; all ranks are told the same."""
         for pin in pins:
             self._good.add(way(pin))
             if (suspect := f"{pin} {case.nbytes}") in self._suspects:
                 self._suspects.remove(suspect)
 
-    def recalled(self, pins: Iterable[str], case: Case, batches: int) -> dict[str, Any]:
+    def recalled(
+        self, pins: Iterable[str], case: CallCase, batches: int
+    ) -> dict[str, Any]:
         """Return the times of pins that were measured so long before this start."""
         found: dict[str, Any] = {}
         for pin in pins:
@@ -103,12 +103,12 @@ class Memory:
                 found[pin] = trial["times"]
         return found
 
-    def fail(self, pin: str, case: Case, why: str) -> None:
+    def fail(self, pin: str, case: CallCase, why: str) -> None:
         """Keep that a pin does not work."""
         self.failed[f"{pin} {case.nbytes}"] = why
         self._write([])
 
-    def try_(self, pins: Sequence[str], case: Case) -> None:
+    def try_(self, pins: Sequence[str], case: CallCase) -> None:
         """Keep what is about to be called, should nobody come back from it."""
         self._write([f"{pin} {case.nbytes}" for pin in pins], only_trying=True)
 

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto import collectives
 from stretto.bench.tune.search import Decision
-from stretto.choice import dtype_class, spell_size
 from stretto.errors import TopologyError
-
-__all__ = ["default_path", "merged", "rule_of", "text_of"]
+from stretto.program import collectives
+from stretto.runtime.choice import dtype_class, spell_size
 
 _BEYOND = 2
 """A size so many times smaller or larger than any that was measured is not decided."""

@@ -16,8 +16,6 @@ import numpy as np
 
 from stretto.bench.stats import Interval, ratio_interval
 
-__all__ = ["Ask", "Decision", "Search", "Space", "Times", "search"]
-
 Times: TypeAlias = Mapping[str, Sequence[float]]
 """Times of the batches of every pin; what failed is left out."""
 
@@ -31,7 +29,7 @@ _REFINED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class TrialRequest:
     """What shall be measured: so many batches of each pin, in turn."""
 
     pins: tuple[str, ...]
@@ -60,11 +58,11 @@ class Decision:
     found_us: float = math.inf
 
 
-Search: TypeAlias = Generator[Ask, Times, "Decision | None"]
+Search: TypeAlias = Generator[TrialRequest, Times, "Decision | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class SearchSpace:
     """What may be tried for one size."""
 
     pins: Sequence[str]
@@ -78,7 +76,7 @@ class Space:
     """Return the neighbours of the best."""
 
 
-def search(space: Space, is_over: Callable[[], bool], *, seed: int) -> Search:
+def search(space: SearchSpace, is_over: Callable[[], bool], *, seed: int) -> Search:
     """Return the best of a space, confirmed against what would serve untuned.
 
     First one pin stands for each family; then the numbers that the best families have
@@ -102,7 +100,7 @@ def search(space: Space, is_over: Callable[[], bool], *, seed: int) -> Search:
             left = yield from _halved((*left, *more), is_over, keep=_FINALISTS)
     beside = (space.untuned, space.shipped) if space.shipped else (space.untuned,)
     last = tuple(dict.fromkeys((*beside, *left)))
-    found = yield Ask(pins=last, batches=_LAST, is_last=True)
+    found = yield TrialRequest(pins=last, batches=_LAST, is_last=True)
     own = [pin for pin in found if pin in tried] or list(found)
     return _decided(space, found, own, len(tried), seed) if own else None
 
@@ -113,7 +111,7 @@ def _halved(
     *,
     keep: int,
     within: float = math.inf,
-) -> Generator[Ask, Times, list[str]]:
+) -> Generator[TrialRequest, Times, list[str]]:
     """Return so many of the pins that are left, the best first.
 
     They are ordered by their fastest batch: a short look is disturbed by whatever is
@@ -121,7 +119,7 @@ def _halved(
     """
     left, batches = list(pins), _FIRST
     while len(left) > keep and not is_over():
-        found = yield Ask(pins=tuple(left), batches=batches)
+        found = yield TrialRequest(pins=tuple(left), batches=batches)
         if not found and is_over():  # there was no time to measure them
             break
         fastest = {pin: min(times) for pin, times in found.items()}
@@ -135,7 +133,7 @@ def _halved(
 
 
 def _decided(
-    space: Space, found: Times, own: Sequence[str], tried: int, seed: int
+    space: SearchSpace, found: Times, own: Sequence[str], tried: int, seed: int
 ) -> Decision:
     medians = {pin: float(np.median(times)) for pin, times in found.items()}
     best = min(own, key=lambda pin: (medians[pin], pin))

@@ -11,21 +11,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stretto import algorithms, collectives, topology
-from stretto.choice import Choice, Question, proved_plan
+from stretto import topology
+from stretto.compiler.plan import ProvedPlan, Schedule
 from stretto.errors import StrettoError
 from stretto.executors import sim
-from stretto.ir import Verified
-from stretto.lang import Algorithm
-from stretto.plan import Plan, Schedule
-
-__all__ = [
-    "candidates",
-    "expanded",
-    "leaders",
-    "refined",
-    "simulated_us",
-]
+from stretto.program import algorithms, collectives
+from stretto.program.lang import Algorithm
+from stretto.runtime.choice import Choice, Question, proved_plan
 
 K, M = 1 << 10, 1 << 20
 _TILES = (64 * K, 256 * K, M, 4 * M)
@@ -143,7 +135,7 @@ def _oddness(how: Schedule, asked: Question) -> float:
     return round(far, 3)
 
 
-def _plan(pin: str, asked: Question) -> Verified[Plan] | None:
+def _plan(pin: str, asked: Question) -> ProvedPlan | None:
     """Return the plan of a pin; None where it does not serve the call."""
     name, _, words = pin.partition(" ")
     how = Schedule.parse(words)

@@ -16,23 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import collectives
+from stretto.bench.contender import PreparedCall
 from stretto.bench.workload.traffic import spread, weights
-from stretto.calls import VERBS
-from stretto.collectives import Array, Operator, Shape, narrow, storage, widen
 from stretto.errors import CallError, UnknownNameError
-from stretto.ir import Params, freeze
-
-__all__ = [
-    "PAIRS",
-    "PATTERNS",
-    "TESTS",
-    "VECTOR",
-    "WINDOW",
-    "Case",
-    "Check",
-    "case_of",
-]
+from stretto.program import collectives
+from stretto.program.collectives import Array, Operator, Shape, narrow, storage, widen
+from stretto.program.ir import Params, freeze
+from stretto.runtime.calls import VERBS
 
 VECTOR = tuple(name for name, verb in VERBS.items() if verb.unequal)
 """Collectives with unequal parts: rank r's is in proportion to r + 1."""
@@ -50,7 +40,7 @@ WINDOW = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class CallCase:
     """One thing that is measured, the same on every rank."""
 
     test: str
@@ -97,6 +87,13 @@ class Case:
             return tuple((r, r + n // 2) for r in range(n // 2))
         return ((0, 1),) if n > 1 else ()
 
+    def side(self, rank: int) -> tuple[int, bool] | None:
+        """Return whom a rank has to do with, between pairs, and whether it begins."""
+        for first, second in self.pairs:
+            if rank in (first, second):
+                return (second, True) if rank == first else (first, False)
+        return None
+
     def elements(self, rank: int) -> tuple[int, int]:
         """Return how many elements a rank passes and receives."""
         if self.collective == "p2p":
@@ -120,6 +117,26 @@ class Case:
         """Return how many elements each rank sends to each."""
         return np.asarray(self.counts, np.int64).reshape(self.num_ranks, -1)
 
+    def fill(self, prepared: PreparedCall, rank: int, seed: int) -> None:
+        """Put the input in, and into the output what no result is."""
+        if self.collective == "barrier":
+            return
+        check = Check.fresh(self, rank, seed)
+        prepared.out.poison(check.want)
+        if self.test == "bw" and rank == 0:  # it receives nothing
+            prepared.out.write(check.want)
+        if self.collective != "broadcast":
+            prepared.x.write(check.x)
+        elif rank == self.root:
+            prepared.out.write(check.x)
+
+    def wrong(self, prepared: PreparedCall, rank: int, seed: int) -> str:
+        """Return what is wrong with a result; nothing when all is right."""
+        check = Check.fresh(self, rank, seed)
+        if not check.want.size or prepared.out.equals(check.want):
+            return ""
+        return check.wrong(prepared.out.read(), self.dtype)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -130,7 +147,7 @@ class Check:
 
     @classmethod
     @functools.lru_cache(maxsize=2)
-    def fresh(cls, case: Case, rank: int, seed: int) -> Check:
+    def fresh(cls, case: CallCase, rank: int, seed: int) -> Check:
         """Draw everybody's inputs, the same on every rank, and ask the oracle.
 
         The last two are kept: contenders of a case are checked with the same data.
@@ -181,9 +198,9 @@ def case_of(
     skew: float = 1.0,
     seed: int = 0,
     traffic: Sequence[Sequence[float]] | None = None,
-) -> Case:
+) -> CallCase:
     """Return the case of a test at a size."""
-    case = Case(
+    case = CallCase(
         test=test, collective=test, nbytes=nbytes, num_ranks=num_ranks,
         dtype=dtype, op=op, in_place=in_place,
     )  # fmt: skip
@@ -206,7 +223,7 @@ def case_of(
     return _equal(case, item, root)
 
 
-def _equal(case: Case, item: int, root: int) -> Case:
+def _equal(case: CallCase, item: int, root: int) -> CallCase:
     kind, n = collectives.get(case.collective), case.num_ranks
     params: dict[str, Any] = {"root": root} if kind.rooted else {}
     if case.collective == "broadcast":  # elsewhere it has no other form
@@ -220,7 +237,7 @@ def _equal(case: Case, item: int, root: int) -> Case:
     return replace(case, counts=tuple(counts))
 
 
-def _vector(case: Case, count: int, root: int) -> Case:
+def _vector(case: CallCase, count: int, root: int) -> CallCase:
     name, n = case.test.removesuffix("_v"), case.num_ranks
     kind = collectives.get(name)
     params: dict[str, Any] = {"root": root} if kind.rooted else {}
@@ -242,7 +259,7 @@ def _total(runs: Any, sizes: Array) -> int:
     return int(sum(sizes[r.first : r.first + r.stop - r.start].sum() for r in runs))
 
 
-def _reduced(case: Case, rank: int, blocks: Sequence[Array]) -> Array:
+def _reduced(case: CallCase, rank: int, blocks: Sequence[Array]) -> Array:
     """Return a rank's part of the combination: that of the blocks, repeated."""
     wide = [widen(block, case.dtype) for block in blocks]
     op, none = Operator.named(case.op), np.zeros(0)
@@ -253,7 +270,7 @@ def _reduced(case: Case, rank: int, blocks: Sequence[Array]) -> Array:
     return whole[start : start + n_out]
 
 
-def _draw(rng: np.random.Generator, case: Case, rank: int) -> Array:
+def _draw(rng: np.random.Generator, case: CallCase, rank: int) -> Array:
     """Return a rank's input, or the block of which it is made by repetition."""
     count = min(case.elements(rank)[0], _BLOCK)
     if case.op == "prod":

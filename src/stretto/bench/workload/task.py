@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from stretto.bench.workload.cases import PAIRS, TESTS, Case, case_of
-from stretto.bench.workload.contender import BUFFERS
+from stretto.bench.contender import BUFFERS
+from stretto.bench.workload.cases import PAIRS, TESTS, CallCase, case_of
 from stretto.errors import CallError, UnknownNameError
-
-__all__ = ["MODES", "Task"]
 
 MODES = ("blocking", "overlapped", "graph")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class BenchTask:
     """One run of the benchmark; the same on every rank. JSON carries it."""
 
     tests: tuple[str, ...]
@@ -63,7 +61,7 @@ class Task:
             if name not in (*TESTS, "matrix"):
                 raise UnknownNameError.among("test", name, (*TESTS, "matrix", "all"))
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[CallCase]:
         """Return what is measured, in order; barrier has one size."""
         found = []
         for test in self.tests:
@@ -73,7 +71,7 @@ class Task:
             found += [self._case(test, nbytes) for nbytes in sizes]
         return found
 
-    def _case(self, test: str, nbytes: int) -> Case:
+    def _case(self, test: str, nbytes: int) -> CallCase:
         return case_of(
             test,
             nbytes,
@@ -92,7 +90,7 @@ class Task:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Task:
+    def from_json(cls, data: dict[str, Any]) -> BenchTask:
         """Read it back."""
         for name in ("tests", "sizes", "peers", "pins"):
             data[name] = tuple(data[name])

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError
 
-__all__ = ["read_matrix", "spread", "weights"]
-
 _TOKENS, _TOP, _EXPERTS = 4096, 2, 8
 """Tokens of a rank, experts that each goes to, and experts that live on a rank."""
 

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from stretto import hop
+import importlib
+
+from stretto.compiler.plan import ProvedPlan
 from stretto.executors import Call, Group
 from stretto.executors.cpu.doctor import doctor
 from stretto.executors.cpu.session import CpuSession
-from stretto.ir import Verified
-from stretto.plan import Plan
+from stretto.fabric import hop
 
 __all__ = [
     "CpuSession",
     "between_hosts",
     "doctor",
     "lacks",
+    "load",
     "open_session",
     "trusted",
     "unavailable",
 ]
 
 
-def open_session(group: Group, *, interpreter: str | None = None) -> CpuSession:
-    """Open a session for a group of ranks on one host (collective).
+def open_session(group: Group) -> CpuSession:
+    """Open a session for a group of ranks (collective)."""
+    return CpuSession(group)
 
-    `interpreter` is "numba" or "numpy"; by default the compiled one where it can be.
-    """
-    return CpuSession(group, interpreter=interpreter)
+
+def load() -> None:
+    """Load the interpreter, which takes half a second."""
+    importlib.import_module("stretto.executors.cpu.running.loaded").interpreter()
 
 
 def unavailable(group: Group) -> None:
@@ -33,9 +37,9 @@ def unavailable(group: Group) -> None:
     del group
 
 
-def lacks(num_ranks: int, *, several_hosts: bool) -> str:
+def lacks(num_ranks: int) -> str:
     """Return why so many ranks cannot be served, or "": they can, everywhere."""
-    del num_ranks, several_hosts
+    del num_ranks
     return ""
 
 
@@ -44,7 +48,7 @@ def between_hosts() -> str:
     return f"between hosts by {hop.chosen()}"
 
 
-def trusted(plan: Verified[Plan], call: Call) -> str:
+def trusted(plan: ProvedPlan, call: Call) -> str:
     """Return, in a word, what of such a call stands on less than a proof."""
     del plan  # it runs as it was proved, by one interpreter
     return "epilogue" if call.epilogue else "rows with a pitch" * any(call.rows)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from stretto.executors.cpu.shared.memory import huge_pages, kind_of_file
-from stretto.jit import missing
-
-__all__ = ["doctor"]
+from stretto.fabric.jit import missing
+from stretto.fabric.memory import huge_pages, kind_of_file
 
 
 def doctor() -> Mapping[str, str]:
     """Return what this machine has and what is missing, by subject."""
     why = missing()
     found = {
-        "interpreter": f"NumPy, slow: {why}" if why else "compiled by Numba",
+        "interpreter": f"missing: {why}" if why else "compiled by Numba",
         "shared memory": kind_of_file(),
         "cores": str(os.cpu_count() or 1),
         "huge pages of shared memory": huge_pages() or "unknown",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.collectives import check, dtype_name, storage
-from stretto.epilogues import Spec, evaluate
-from stretto.errors import CallError, CommunicationError
+from stretto.compiler.plan import ProvedPlan, settled_hosts
+from stretto.errors import CallError
 from stretto.executors import (
     Call,
     Group,
@@ -24,27 +22,18 @@ from stretto.executors import (
     describe,
     hosts_of,
 )
-from stretto.executors.cpu.peers.crowding import is_crowded, where
-from stretto.executors.cpu.peers.far import FarSlab, Way
-from stretto.executors.cpu.peers.faults import Watch
+from stretto.executors.cpu.peers.far import FarHosts, FarSlab
+from stretto.executors.cpu.peers.faults import CallWatch
 from stretto.executors.cpu.running.encode import Memory, encode
 from stretto.executors.cpu.running.explain import explained
-from stretto.executors.cpu.running.interpreters import (
-    Interpreter,
-    interpreter_named,
-    is_loaded,
-    lacks_compiler,
-)
 from stretto.executors.cpu.shared.heap import Heap
-from stretto.executors.cpu.shared.memory import (
-    create_file,
-    prefault,
-    require_shared_memory,
-)
-from stretto.executors.cpu.shared.slab import ABI, CALL, Slab, SlabLayout
-from stretto.executors.cpu.words import Header, SessionWord
-from stretto.ir import Verified
-from stretto.plan import Plan, settled_hosts
+from stretto.executors.cpu.shared.slab import CALL, Slab, SlabLayout
+from stretto.executors.cpu.sharing import OwnSlab, share
+from stretto.executors.cpu.words import Common, Header
+from stretto.fabric.jit import require
+from stretto.fabric.memory import prefault, require_shared_memory
+from stretto.program.elements import check, dtype_name, storage
+from stretto.program.epilogues import Spec, evaluate
 from stretto.trace import close_ring, open_ring
 
 __all__ = ["CpuSession"]
@@ -61,48 +50,81 @@ _SLEEPS = 10
 class CpuSession(Session):
     """Slabs of all ranks, the heap, and what turns plans into launchers."""
 
-    def __init__(self, group: Group, *, interpreter: str | None = None) -> None:
+    renews = True
+
+    def __init__(self, group: Group) -> None:
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
-        self._group, self._hosts = group, hosts_of(group)
-        self._interpreter: Interpreter = _first_interpreter(group, interpreter)
-        self._renewed: Interpreter | None = None
-        """What calls that are prepared after `renew` are run by."""
-        self._layout = SlabLayout(num_ranks=group.num_ranks)
-        self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
-        shared = _share(group, self._layout, self._words, self._interpreter)
-        self._slabs, self._way = shared.slabs, shared.way
-        self._mine = shared.mine
-        group.on_exchange.append(self._begin_exchange)
+        require("executor 'cpu'")
+        self._group = group
+        self._words = np.zeros(int(Common.END), dtype=np.int64)
+        self._words[Common.EPOCH] = 1
+        most = max(group.num_ranks, group.most_ranks)
+        self._mine = OwnSlab(SlabLayout(num_ranks=most), stays=group.most_ranks > 0)
         self._heap = Heap(group)
-        self._heap_at = self._heap.addresses[group.rank]
-        self._heap_bytes = 0
-        self._use_compiled()
-        self._words[SessionWord.EPOCH] = 1
-        self._words[SessionWord.CALL] = self._mine.address + CALL
-        self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
+        self._slabs: tuple[Slab | FarSlab, ...] = ()
+        self._way: FarHosts | None = None
+        self._memory: Memory | None = None
+        self._known: set[str] = set()
+        self._share((None,) * group.num_ranks)
+        group.on_exchange.append(self._begin_exchange)
+        self._address = self._interpreter.address  # looked up here, not in each call
+        self.same_arrays = self._interpreter.same_arrays
+        self._words[Common.CALL] = self._mine.slab.address + CALL
         self._ring = open_ring(group, *comm_of(group), few=group.only_transfers)
-        self._words[SessionWord.RING] = self._ring.address if self._ring else 0
+        self._words[Common.RING] = self._ring.address if self._ring else 0
+
+    def _share(self, kept: Sequence[int | None]) -> None:
+        """Map the memory of ranks that come, and connect (collective)."""
+        if self._way is not None:
+            self._way.close()
+            self._way = None
+        have = [None if r is None else self._slabs[r] for r in kept]
+        spare = [None if r in kept else one for r, one in enumerate(self._slabs)]
+        spare += [None] * len(have)
+        heap = {**self._heap.said(), "new": all(r is None for r in kept)}
+        shared = share(self._group, self._mine, self._words, have, spare, heap)
+        try:
+            self._heap.renew(kept, shared.heaps)
+        except BaseException:
+            if shared.way is not None:
+                shared.way.close()
+            raise
+        self._interpreter = shared.interpreter
+        self._slabs, self._way = shared.slabs, shared.way
+        self._hosts = hosts_of(self._group)
+        self._heap_at = self._heap.addresses[self._group.rank]
+        self._heap_bytes = self._heap.nbytes
+        self._words[Common.HEAP] = self._heap_at
+        self._words[Common.HEAP_BYTES] = self._heap_bytes
+        self._words[Common.EPOCH] = shared.epoch
         self._is_crowded = shared.crowded
         self._set_patience()
-        self._known: set[str] = set()
-        self._memory: Memory | None = Memory(
-            rank=group.rank,
+        self._memory = Memory(
+            rank=self._group.rank,
             slabs=tuple(s.address for s in self._slabs),
             heaps=self._heap.addresses,
             session=self._words.ctypes.data,
-            layout=self._layout,
+            layout=self._mine.slab.layout,
             cache_bytes=_cache_bytes(),
         )
 
-    def _use_compiled(self) -> None:
-        """Take what the interpreter has for calls: looked up here, not in each."""
-        self._address = self._interpreter.address
-        self.same_arrays = self._interpreter.same_arrays
+    def renew(self, kept: Sequence[int | None]) -> bool:
+        """Go on with the group's new ranks: only what changes is mapped anew."""
+        before, far = self._memory, self._way is not None
+        self._mine.slab.begin()
+        hooks = self._group.on_exchange  # peers see exchanges of calls, not of sharing
+        hooks.remove(self._begin_exchange)
+        try:
+            self._share(kept)
+        finally:
+            hooks.append(self._begin_exchange)
+        # An address that is mapped anew is that of whoever was there.
+        return not far and self._way is None and before == self._memory
 
     def _begin_exchange(self, number: int, text: str) -> None:
         """Let peers see that this rank is in an exchange, and not in a call."""
-        self._mine.begin_exchange(number, text)
+        self._mine.slab.begin_exchange(number, text)
         if self._way is not None:
             self._way.tell()
 
@@ -113,25 +135,24 @@ class CpuSession(Session):
         turn_ns = self._interpreter.spin_ns if self._way is None else _FAR_TURN_NS
         spins = max(int(spin_us * 1e3 / turn_ns), 1)
         brief = max(int(_CROWDED_SPIN_US * 1e3 / turn_ns), 1)
-        self._words[SessionWord.SPINS] = self._words[SessionWord.LONG_SPINS] = spins
-        self._words[SessionWord.BRIEF_SPINS] = brief
-        self._words[SessionWord.SLEEPS] = _SLEEPS if self._way is None else _FAR_SLEEPS
+        self._words[Common.SPINS] = self._words[Common.LONG_SPINS] = spins
+        self._words[Common.BRIEF_SPINS] = brief
+        self._words[Common.SLEEPS] = _SLEEPS if self._way is None else _FAR_SLEEPS
         yields = _CROWDED_YIELDS if crowded else _YIELDS
         if self._way is not None:  # who sleeps is woken by what comes
             yields = _FAR_YIELDS
-        self._words[SessionWord.YIELDS] = self._words[SessionWord.MOST_YIELDS] = yields
-
-    @property
-    def interpreter(self) -> str:
-        """Return the name of the interpreter: numba or numpy."""
-        return self._interpreter.name
+        self._words[Common.YIELDS] = self._words[Common.MOST_YIELDS] = yields
 
     def empty(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return registered memory, at the same offset on every rank (collective)."""
         name = dtype_name(dtype)
         array = self._heap.empty(shape, storage(name), name)
-        self._words[SessionWord.HEAP_BYTES] = self._heap_bytes = self._heap.nbytes
+        self._words[Common.HEAP_BYTES] = self._heap_bytes = self._heap.nbytes
         return array
+
+    def inherited(self) -> list[NDArray[Any]]:
+        """Return arrays of what others had registered when this rank came to them."""
+        return self._heap.inherited
 
     def offset(self, array: NDArray[Any]) -> int | None:
         """Return where registered memory begins in the heap, or None."""
@@ -147,34 +168,16 @@ class CpuSession(Session):
             return None
         return at if 0 <= at < self._heap_bytes else None
 
-    def tell_renewed(self, tell: Callable[[], None]) -> None:
-        """Call `tell`, by a thread, when the compiled interpreter can be used."""
-        if self._interpreter.name != "numba" and _may_be_compiled(self._group):
-            from stretto.executors.cpu.running.beside import when_ready
-
-            def take(engine: Interpreter) -> None:
-                self._renewed = engine
-                tell()
-
-            when_ready(take)
-
-    def renew(self) -> None:
-        """Run calls that are prepared from now on by the compiled interpreter."""
-        if self._renewed is not None:
-            self._interpreter, self._renewed = self._renewed, None
-            self._use_compiled()
-            self._set_patience()
-
     def inside(self) -> int:
         """Return the thread that is in a call of this session, or 0."""
-        return int(self._words[SessionWord.INSIDE])
+        return int(self._words[Common.INSIDE])
 
     def asked(self, ns: int) -> None:
         """Say when the next call was asked for, where that was before its start."""
         if self._ring is not None:
             self._ring.enqueued(ns)
 
-    def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
+    def prepare(self, plan: ProvedPlan, call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
         if plan.value.num_ranks != self._group.num_ranks:
             raise CallError(
@@ -194,13 +197,13 @@ class CpuSession(Session):
             prefault(address, nbytes)
         if text not in self._known:
             self._known.add(text)
-            self._mine.register(int(encoded.table[Header.FINGERPRINT]), text)
+            self._mine.slab.register(int(encoded.table[Header.FINGERPRINT]), text)
         if self._ring is not None:
             said = plan.value, self._group.rank, encoded.table
             encoded.table[Header.KIND] = self._ring.define(
                 call_kind(plan.value, call, "cpu"), functools.partial(explained, *said)
             )
-        watch = Watch(
+        watch = CallWatch(
             group=self._group,
             slabs=self._slabs,
             words=self._words,
@@ -219,34 +222,17 @@ class CpuSession(Session):
 
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""
-        self._words[SessionWord.RING] = 0
+        self._words[Common.RING] = 0
         if self._ring is not None:
             self._ring = None
             close_ring(self._group)
         if self._way is not None:
             self._way.close()
+        self._mine.close()
+        self._heap.close()
         self._slabs = ()
         self._memory = None
         self._known.clear()
-
-
-def _first_interpreter(group: Group, name: str | None) -> Interpreter:
-    """Return what runs the first calls: that which need not be compiled or loaded.
-
-    Ranks understand each other, whichever they have.
-    """
-    if name is None and _may_be_compiled(group) and not is_loaded():
-        name = "numpy"
-    return interpreter_named(name, warn=group.rank == 0)
-
-
-def _may_be_compiled(group: Group) -> bool:
-    """Return whether the compiled interpreter is made ready beside the first calls.
-
-    Between hosts it also carries the bytes, from the start.
-    """
-    late = getattr(group, "opens_late", False) and len(set(hosts_of(group))) == 1
-    return late and not lacks_compiler()
 
 
 def _aside(launch: Launch) -> Launch:
@@ -285,69 +271,6 @@ def _ending(launch: Launch, epilogue: Spec) -> Launch:
             target[...] = values
 
     return fused
-
-
-class _Shared(NamedTuple):
-    """Everybody's memory, and who runs where."""
-
-    slabs: tuple[Slab | FarSlab, ...]
-    mine: Slab
-    way: Way | None
-    crowded: bool
-    """Whether ranks exceed cores."""
-
-
-def _share(
-    group: Group, places: SlabLayout, words: NDArray[np.int64], engine: Interpreter
-) -> _Shared:
-    """Make my slab, give it to everybody here, map theirs, and connect with others."""
-    hosts = hosts_of(group)
-    fd = create_file(places.nbytes)
-    fds = {fd}
-    said: dict[str, Any] = {"abi": ABI, **where()}
-    way = None
-    try:
-        mine = Slab(places, fd)
-        mine.begin()
-        prefault(mine.address, places.packets(0))
-        if len(set(hosts)) > 1:
-            way = Way(group, places, mine, words)
-            said["hop"] = way.share(engine)
-        slabs: list[Slab | FarSlab] = []
-        mine_too = (fd, *(way.wakers.share() if way else ()))
-        fds.update(mine_too)
-        parts = group.exchange(said, mine_too)
-        fds.update(each for _, theirs in parts for each in theirs)
-        for rank, (payload, theirs) in enumerate(parts):
-            here = hosts[rank] == hosts[group.rank]
-            if payload["abi"] != ABI:
-                raise CommunicationError(
-                    f"rank {rank} lays its memory out by ABI {payload['abi']}, want "
-                    f"{ABI}: run the same version of stretto everywhere"
-                )
-            if rank == group.rank:
-                slabs.append(mine)
-            elif here:
-                slabs.append(Slab(places, theirs[0]))
-            else:
-                slabs.append(FarSlab(mine, rank))
-        if way is not None:
-            way.connect([part["hop"] for part, _ in parts], group.deadline_s)
-            near = {r: s for r, s in enumerate(slabs) if isinstance(s, Slab)}
-            numbers = {r: parts[r][1][1] for r in near if len(parts[r][1]) > 1}
-            way.wakers.connect(words, group.rank, near, numbers)
-    except BaseException:
-        if way is not None:
-            way.close()
-        raise
-    finally:
-        for each in fds:
-            os.close(each)
-    for slab in slabs:
-        if isinstance(slab, Slab):
-            prefault(slab.address, places.packets(0))
-    crowded = is_crowded(group.rank, [part for part, _ in parts], hosts)
-    return _Shared(tuple(slabs), mine, way, crowded)
 
 
 def _cache_bytes() -> int:

@@ -2,7 +2,7 @@
 
 A call's table is its header, scratch for operands, the lanes, and their instructions:
 
-    MOVE    next kernel streaming nbytes num_dsts num_srcs step  (base value peer)...
+    MOVE    next kernel past nbytes num_dsts num_srcs step handed  (base value peer)...
     SIGNAL  next flag n peer
     WAIT    next flag n peer step far
     PUT     next peer lane - - - base value offset nbytes step
@@ -14,12 +14,16 @@ with what precedes them they are the arguments of the hop's `put` and `signal`.
 
 An operand's address is `value` plus what its base says in this tile: staging and
 packets add their parity's distance, input and output where the caller's memory and the
-tile begin. `peer` is who writes a packet, or who owns the memory.
+tile begin. `peer` is who writes a packet, or who owns the memory. `past` is a kernel
+that writes past the caches, or 0; where something is `handed` to another core, the one
+that has been quicker is taken.
 """
 
 from __future__ import annotations
 
 import enum
+
+from stretto.fabric.jit.words import Words
 
 __all__ = [
     "FLAG",
@@ -27,9 +31,9 @@ __all__ = [
     "RING_ABI",
     "Base",
     "Code",
+    "Common",
     "Header",
     "Line",
-    "SessionWord",
     "Status",
 ]
 
@@ -75,7 +79,7 @@ class Base(enum.IntEnum):
     PACKET = 3
 
 
-class Header(enum.IntEnum):
+class Header(Words):
     """Words at the start of a call's table."""
 
     SESSION = 0
@@ -104,7 +108,7 @@ class Header(enum.IntEnum):
     END = 18
 
 
-class SessionWord(enum.IntEnum):
+class Common(Words):
     """Words that all calls of a session share."""
 
     EPOCH = 0
@@ -147,10 +151,16 @@ class SessionWord(enum.IntEnum):
     WAKERS = 24
     """Address of a table, by rank: the word in which it says that it sleeps, and the
     descriptor that wakes it, or 0 and 0. No table: nobody here can be woken."""
-    END = 25
+    HANDED = 25
+    """How often something was handed over; what is tried depends on it."""
+    PAST = 26
+    """Whether to write past the caches what is handed over."""
+    TOOK = 27
+    """What handing over took by late, in ns for 4 KB: through the caches, and past."""
+    END = 29
 
 
-class Line(enum.IntEnum):
+class Line(Words):
     """Words of the line that says which call a rank is in, and of a flag's line.
 
     Of a call's line: EPOCH is 0 while the rest changes. Of a flag's line: the words

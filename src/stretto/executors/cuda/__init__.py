@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stretto import hop
-from stretto.collectives import Operator
-from stretto.epilogues import Spec
+from stretto.compiler.plan import ProvedPlan
 from stretto.errors import DeviceError, MissingExtraError, StrettoError
 from stretto.executors import Call, Group
 from stretto.executors.cuda.limits import lacks
-from stretto.ir import Verified
-from stretto.plan import Plan
+from stretto.fabric import hop
+from stretto.program.elements import Operator
+from stretto.program.epilogues import Spec
 
 if TYPE_CHECKING:
     from stretto.executors.cuda.codegen.abi import Kernel
     from stretto.executors.cuda.launching.side_stream import SideStream
     from stretto.executors.cuda.parts import Adder
     from stretto.executors.cuda.session import CudaSession
-    from stretto.executors.cuda.transfers.mover import Boxes, Mover
+    from stretto.executors.cuda.transfers.mover import Boxes, GpuMover
 
 __all__ = [
     "adder",
@@ -31,6 +31,7 @@ __all__ = [
     "doctor",
     "include_path",
     "lacks",
+    "load",
     "mover",
     "open_session",
     "show",
@@ -71,6 +72,11 @@ def open_session(group: Group) -> CudaSession:
     return CudaSession(group)
 
 
+def load() -> None:
+    """Load what sessions are made of; a GPU is not touched."""
+    importlib.import_module("stretto.executors.cuda.session")
+
+
 def stream_here(stream: Any = None) -> int:
     """Return the handle of a stream; without one, of what the caller works on."""
     from stretto.executors.cuda.device.driver import current_stream, here, stream_handle
@@ -87,11 +93,11 @@ def side_stream() -> SideStream:
     return SideStream(open_device(here()))
 
 
-def mover() -> Mover:
+def mover() -> GpuMover:
     """Return this process's GPU as transfers use it."""
-    from stretto.executors.cuda.transfers.mover import Mover
+    from stretto.executors.cuda.transfers.mover import GpuMover
 
-    return Mover()
+    return GpuMover()
 
 
 def adder() -> Adder:
@@ -128,7 +134,7 @@ def include_path() -> str:
 
 
 def show(
-    plan: Verified[Plan],
+    plan: ProvedPlan,
     *,
     dtype: str,
     op: Operator,
@@ -151,7 +157,7 @@ def show(
     ).text
 
 
-def _kernel(plan: Verified[Plan], dtype: str, op: Operator, rank: int) -> Kernel:
+def _kernel(plan: ProvedPlan, dtype: str, op: Operator, rank: int) -> Kernel:
     """Return the kernel of a plan: the registered one where there is one."""
     from stretto.executors.cuda.codegen.byhand import hand_kernel
     from stretto.executors.cuda.codegen.generate import kernel_of
@@ -163,7 +169,7 @@ def _kernel(plan: Verified[Plan], dtype: str, op: Operator, rank: int) -> Kernel
     return kernel_of(plan, rank=rank, dtype=dtype, op=op)
 
 
-def trusted(plan: Verified[Plan], call: Call) -> str:
+def trusted(plan: ProvedPlan, call: Call) -> str:
     """Return, in a word, what of such a call stands on less than a proof."""
     from stretto.executors.cuda.launching.byhand import taken_by_hand
 
@@ -190,11 +196,13 @@ def toolchain() -> str:
 
 def between_hosts() -> str:
     """Return how data go from one host to another, in words."""
-    return f"between hosts by {hop.chosen()}, staged in pinned memory (no GPUDirect)"
+    carrier = hop.get(hop.chosen())
+    how = "GPUDirect" if carrier.device_memory else "no GPUDirect"
+    return f"between hosts by {carrier.name}, staged in pinned memory ({how})"
 
 
 def warm(
-    plan: Verified[Plan], call: Call, *, rank: int, arch: tuple[int, int]
+    plan: ProvedPlan, call: Call, *, rank: int, arch: tuple[int, int]
 ) -> dict[str, Callable[[], object]]:
     """Return what compiles one rank's kernels of a plain call into the cache, by name.
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from stretto.errors import DeviceError, StrettoError
 from stretto.executors.cuda.device.driver import NO_MULTICAST, api, ask
 
-__all__ = ["examine"]
-
 CHECKED_BYTES = 1 << 20
 
 

@@ -7,16 +7,16 @@ four parts of 32 MB, H200); a matmul that is to end in a sum waits for it.
 from __future__ import annotations
 
 import ctypes
-import struct
 from typing import Any
+
+import numpy as np
 
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.codegen.elements import ELEMENTS
 from stretto.executors.cuda.device.driver import ask, open_device
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
-
-__all__ = ["TYPES", "Adder", "kernel_of"]
+from stretto.executors.cuda.words import STACKED
 
 TYPES = ("bfloat16", "float16", "float32", "float64")
 THREADS = 256
@@ -55,9 +55,8 @@ class Adder:
         found = self._loaded.get((dtype, parts))
         if found is None:
             found = self._loaded[dtype, parts] = self._load(dtype, parts)
-        packed = struct.pack("=4Q", first, out, nbytes, nbytes // 16)
-        parameters = ctypes.create_string_buffer(packed, len(packed))
-        argument = (ctypes.c_void_p * 1)(ctypes.addressof(parameters))
+        parts_ = np.array([(first, out, nbytes, nbytes // 16)], STACKED)
+        argument = (ctypes.c_void_p * 1)(parts_.ctypes.data)
         enqueue(self._device, found, stream, ctypes.addressof(argument))
 
     def _load(self, dtype: str, parts: int) -> Loaded:

@@ -8,46 +8,43 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from stretto.arrays.view import packed_view, view
-from stretto.collectives import storage
+from stretto.arrays import gpu_view, packed_view
+from stretto.compiler.plan import Batched, ProvedPlan
 from stretto.errors import CallError, DeviceError
-from stretto.executors import Call, Group, Session, unlike
+from stretto.executors import Call, Group, Session, far_ranks
 from stretto.executors import Launch as AnyLaunch
-from stretto.executors.cuda.codegen.abi import CONTROL
 from stretto.executors.cuda.custom.channels import Channels
-from stretto.executors.cuda.custom.proxy import Proxy
-from stretto.executors.cuda.device.arena import Arena
 from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.executors.cuda.device.driver import (
-    Side,
+    JoinedStream,
     api,
     ask,
     current_stream,
     open_device,
     stream_handle,
 )
-from stretto.executors.cuda.device.mark import Mark
+from stretto.executors.cuda.device.mark import StreamMark
 from stretto.executors.cuda.device.memory import open_slab
 from stretto.executors.cuda.device.space import AddressSpace, local_rank
-from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.flagsets import FlagSets
 from stretto.executors.cuda.flags.recorded import Recorded
 from stretto.executors.cuda.flags.regions import regions
 from stretto.executors.cuda.flags.steps import memory_of
 from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
-from stretto.executors.cuda.flags.watch import Watch
-from stretto.executors.cuda.hosts.way import FarWay, far_ranks
+from stretto.executors.cuda.flags.watch import SessionWatch
+from stretto.executors.cuda.hosts.way import FarWay
 from stretto.executors.cuda.launching.counted import prepare_counted
 from stretto.executors.cuda.launching.kernels import TURN, Kernels, Loaded
 from stretto.executors.cuda.launching.launch import Launch
 from stretto.executors.cuda.launching.prepare import OnCopy, prepare
 from stretto.executors.cuda.limits import lacks
-from stretto.ir import Verified
-from stretto.lower import Batched, why_not_in_halves
-from stretto.plan import Plan
+from stretto.executors.cuda.words import CONTROL
+from stretto.fabric.region import GroupRegions
+from stretto.program.elements import storage
 from stretto.trace import wants_steps
 
-__all__ = ["CudaSession"]
+_GRAIN = 512
+"""Bytes that registered memory is taken in multiples of, and is aligned to."""
 
 
 def _keep(array: Any) -> None:
@@ -58,8 +55,7 @@ class CudaSession(Session):
     """One rank's part of a group that computes on GPUs."""
 
     def __init__(self, group: Group) -> None:
-        why = lacks(group.num_ranks, several_hosts=bool(far_ranks(group)))
-        if why:
+        if why := lacks(group.num_ranks):
             raise CallError(why)
         self.group = group
         self.device = open_device(local_rank(group))
@@ -72,11 +68,11 @@ class CudaSession(Session):
         self.space = AddressSpace(self.device, group, self.slab)
         if not far:  # far peers reach nothing of it
             self.offset_at = self.space.offset  # type: ignore[method-assign]  # it is hot
-        self._arena = Arena()
+        self._given = GroupRegions(_GRAIN, _GRAIN)
         if self.slab.nbytes > total:
-            self._arena.grow(total, self.slab.nbytes - total)
+            self._given.give(total, self.slab.nbytes - total)
         self.far = FarWay(self.device, group, self.regions) if far else None
-        self.watch = Watch(
+        self.watch = SessionWatch(
             self.device,
             group,
             [self.slab.base + r.control + CONTROL["broken"] for r in self.regions],
@@ -86,9 +82,7 @@ class CudaSession(Session):
             self.far.start(self.watch)
         self.flags = FlagSets(self.regions, channel=self._pair)
         self.recorded = Recorded(group)
-        self._engine_watch: EngineWatch | None = None
-        self._proxy: Proxy | None = None
-        self._sides: list[Side] = []
+        self._sides: list[JoinedStream] = []
         self._kernels = Kernels(self.device, self.quiet)
         self.load_kernel = self._kernels.load
         """Compile and load a kernel, once; none of ours may be in flight meanwhile."""
@@ -98,28 +92,25 @@ class CudaSession(Session):
         """Return registered memory, at the same offset on every rank (collective)."""
         shape = tuple(int(n) for n in shape)
         nbytes = math.prod(shape) * storage(dtype).itemsize
-        notes = self._arena.noted()
-        if notes:  # what still runs may read what is about to be given away
+        asked = self._given.ask(f"{shape} {dtype}, cuda")
+        if asked["withdrawn"]:  # what still runs may read what is given away next
             ask("cuCtxSynchronize")
-        what = f"{shape} {dtype}, cuda"
-        said = [m for m, _ in self.group.exchange({"empty": what, "notes": notes})]
-        if wrong := unlike([m.get("empty", "") for m in said]):
+        if wrong := self._given.hear([m for m, _ in self.group.exchange(asked)]):
             raise self.group.fail((), "comm.empty", mismatch=wrong)
-        self._arena.settle([m["notes"] for m in said])
-        start = self._arena.allocate(nbytes)
-        if start is None:
+        region = self._given.begin(nbytes)
+        if region is None:
             before = self.slab.nbytes
             self.slab.grow(nbytes)
-            self._arena.grow(before, self.slab.nbytes - before)
-            start = self._arena.allocate(nbytes)
-            assert start is not None, "the slab has just grown by this much"
-        offset = start
+            self._given.give(before, self.slab.nbytes - before)
+            region = self._given.begin(nbytes)
+            assert region is not None, "the slab has just grown by this much"
+        epoch = region.epoch
         return DeviceArray(
-            self.slab.base + offset,
+            self.slab.base + region.offset,
             shape,
             dtype,
             self.device.ordinal,
-            lambda: self._arena.note(offset),
+            lambda: self._given.withdraw(epoch),
         )
 
     def register(self, array: Any) -> bool:
@@ -141,7 +132,7 @@ class CudaSession(Session):
 
     def peers(self, array: Any) -> list[DeviceArray]:
         """Return every rank's array like this one, as this rank reaches them."""
-        at = view(array)
+        at = gpu_view(array)
         offset = self.space.offset(at.start, max(1, at.nbytes))
         if offset is None or not at.contiguous:
             raise CallError(
@@ -153,22 +144,14 @@ class CudaSession(Session):
         starts = [self.space.peer_address(q, offset) for q in ranks]
         return [DeviceArray(one, at.shape, kind, ordinal, keep) for one in starts]
 
-    def channels(
-        self, nbytes: int, *, blocks: int = 1, kind: str = "memory"
-    ) -> Channels:
+    def channels(self, nbytes: int, *, blocks: int = 1) -> Channels:
         """Return channels to every peer, for kernels of the user's (collective)."""
         if self._far_ranks:
             raise CallError(
                 f"channels reach ranks of one host; ranks {list(self._far_ranks)} are "
                 "on others: make a communicator of this host's ranks, by split()"
             )
-        return Channels(self, nbytes, blocks=blocks, kind=kind)
-
-    def proxy(self) -> Proxy:
-        """Return the thread that serves engine channels, started at its first use."""
-        if self._proxy is None:
-            self._proxy = Proxy(self.device, self.group, self.watch)
-        return self._proxy
+        return Channels(self, nbytes, blocks=blocks)
 
     def offset(self, array: Any) -> int | None:
         """Return where registered memory begins, the same on every rank, or None.
@@ -184,24 +167,20 @@ class CudaSession(Session):
         """Return the same of memory that is known by where it lies."""
         return None if self._far_ranks else self.space.offset(address, nbytes)
 
-    def renew(self) -> None:
-        """Note calls by compiled code, where this process has a compiler by now."""
-        self.recorded.renew()
-
     def inside(self) -> int:
         """Return 1 while some thread launches a call, or 0."""
         return self.watch.inside[0]
 
-    def refuses(self, plan: Verified[Plan]) -> str:
+    def refuses(self, plan: ProvedPlan) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""
-        return why_not_in_halves(plan)
+        return plan.why_not_on_engines()
 
-    def prepare(self, plan: Verified[Plan], call: Call) -> Launch | OnCopy:
+    def prepare(self, plan: ProvedPlan, call: Call) -> Launch | OnCopy:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
         return prepare(self, plan, call)
 
     def prepare_counted(
-        self, plan: Verified[Plan], gather: Verified[Plan], call: Call
+        self, plan: ProvedPlan, gather: ProvedPlan, call: Call
     ) -> Launch:
         """Bind a plan to counts on the GPU; `call` says how large they may be.
 
@@ -245,17 +224,10 @@ class CudaSession(Session):
             self.recorded.write_to(memory, self.slab.base, self.regions)
         return loaded
 
-    def engine_watch(self) -> EngineWatch:
-        """Return the deadlines of copy-engine calls, made at their first use."""
-        if self._engine_watch is None:
-            made = EngineWatch(self.group, self.regions, self.slab.base)
-            self.watch.engine = self._engine_watch = made
-        return self._engine_watch
-
-    def side_streams(self, count: int) -> list[Side]:
+    def side_streams(self, count: int) -> list[JoinedStream]:
         """Return so many streams of our own, with events to fork and join."""
         while len(self._sides) < count:
-            self._sides.append(Side())
+            self._sides.append(JoinedStream())
         return self._sides[:count]
 
     @contextlib.contextmanager
@@ -280,11 +252,11 @@ class CudaSession(Session):
         """Say when the next call was asked for, where that was before its start."""
         self.recorded.asked(ns)
 
-    def mark(self, stream: Any = None) -> Mark:
+    def mark(self, stream: Any = None) -> StreamMark:
         """Return the point that a stream has come to; without one, the current."""
         ordinal = self.device.ordinal
         on = current_stream(ordinal) if stream is None else stream_handle(stream)
-        return Mark(self.device, on)
+        return StreamMark(self.device, on)
 
     def check(self) -> None:
         """Raise what a launch that was not waited for has met."""
@@ -304,13 +276,9 @@ class CudaSession(Session):
         with contextlib.suppress(DeviceError):
             ask("cuCtxSynchronize")
         self.recorded.close()
-        if self._proxy is not None:
-            self._proxy.close()
         if self.far is not None:
             self.far.close()
         self.watch.close()
-        if self._engine_watch is not None:
-            self._engine_watch.close()
         for side in self._sides:
             side.close()
         self.space.close()

@@ -19,7 +19,20 @@ and one in CUDA C++ may talk to each other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
 from stretto.errors import MissingExtraError
+from stretto.executors.cuda.words import (
+    AWAITED,
+    CHANNEL,
+    KINDS,
+    MAX_RANKS,
+    PARAMS,
+    RECORD,
+)
 
 try:
     import triton
@@ -30,28 +43,28 @@ except ModuleNotFoundError as e:
         "pip install triton"
     ) from e
 
-__all__ = [
-    "channel",
-    "end_call",
-    "epoch",
-    "local",
-    "put_packets",
-    "read_packets",
-    "remote",
-    "signal",
-    "wait",
-]
 
-# Offsets in `MemoryChannel` (channels.py: CHANNEL), `Params` and `Record` (abi.py); a
-# test compares them. Constants, since a jit function may use no other globals.
-_SIZE = tl.constexpr(64)
-_REMOTE, _INBOX, _OUTBOX = tl.constexpr(8), tl.constexpr(16), tl.constexpr(24)
-_COUNTS, _CALLS, _HOME = tl.constexpr(32), tl.constexpr(40), tl.constexpr(48)
-_RANK, _PEER = tl.constexpr(56), tl.constexpr(60)
-_CONTROL, _RECORD, _DEADLINE = tl.constexpr(512), tl.constexpr(640), tl.constexpr(648)
-_MAX_RANKS = tl.constexpr(16)
-_TIMEOUT, _TOLD = tl.constexpr(1), tl.constexpr(3)
-_SIGNAL, _PACKET = tl.constexpr(1), tl.constexpr(2)
+def _at(layout: np.dtype[Any], fields: str) -> Iterator[tl.constexpr]:
+    """Yield where fields lie: a jit function may use constants, and no table."""
+    offsets: Any = layout.fields
+    return (tl.constexpr(offsets[field][1]) for field in fields.split())
+
+
+_SIZE, _MAX_RANKS = tl.constexpr(CHANNEL.itemsize), tl.constexpr(MAX_RANKS)
+_REMOTE, _INBOX, _OUTBOX, _COUNTS, _CALLS = _at(
+    CHANNEL, "remote inbox outbox counts calls"
+)
+_HOME, _RANK, _PEER = _at(CHANNEL, "home rank peer")
+_CONTROL, _RECORD, _DEADLINE = _at(PARAMS, "control record deadline_ns")
+_WHY, _WHO, _BLOCK, _LANE, _THREAD = _at(RECORD, "kind rank block lane thread")
+_STEP, _WHOM, _ABSENT, _DIFFER, _MARK = _at(
+    RECORD, "step peer absent differ fingerprint"
+)
+_WHAT, _EPOCH, _GOT, _WANT, _LAUNCH = _at(RECORD, "channel epoch got want launch")
+_TIMEOUT, _TOLD = (tl.constexpr(KINDS.index(kind)) for kind in ("timeout", "told"))
+_SIGNAL, _PACKET = (
+    tl.constexpr(list(AWAITED).index(what)) for what in ("A_SIGNAL", "A_PACKET")
+)
 _CLAIM = tl.constexpr(-(1 << 63) | 1 << 48)
 """deadline.cuh: broken_value, without the ranks."""
 
@@ -344,21 +357,21 @@ def _give_up(
         told = (found != 0) & (teller != rank)
         record = _load(home + _RECORD)
         _store_int(record, 1)
-        _store_int(record + 4, tl.where(told, _TOLD, _TIMEOUT))
-        _store_int(record + 8, rank)
-        _store_int(record + 12, tl.program_id(0))
-        _store_int(record + 16, 0)
-        _store_int(record + 20, 0)
-        _store_int(record + 24, step)
-        _store_int(record + 28, tl.where(told, teller, peer))
-        _store_int(record + 32, tl.where(told, found, none).to(tl.int32))
-        _store_int(record + 36, 0)
-        _store_int(record + 40, 0)
-        _store_int(record + 44, what)
-        _store(record + 48, none)
-        _store(record + 56, none + got)
-        _store(record + 64, want)
-        _store(record + 72, none)
+        _store_int(record + _WHY, tl.where(told, _TOLD, _TIMEOUT))
+        _store_int(record + _WHO, rank)
+        _store_int(record + _BLOCK, tl.program_id(0))
+        _store_int(record + _LANE, 0)
+        _store_int(record + _THREAD, 0)
+        _store_int(record + _STEP, step)
+        _store_int(record + _WHOM, tl.where(told, teller, peer))
+        _store_int(record + _ABSENT, tl.where(told, found, none).to(tl.int32))
+        _store_int(record + _DIFFER, 0)
+        _store_int(record + _MARK, 0)
+        _store_int(record + _WHAT, what)
+        _store(record + _EPOCH, none)
+        _store(record + _GOT, none + got)
+        _store(record + _WANT, want)
+        _store(record + _LAUNCH, none)
         tl.inline_asm_elementwise(
             "fence.acq_rel.sys; mov.b32 $0, 0;",
             "=r,~{memory}",

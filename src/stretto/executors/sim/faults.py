@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from stretto.compiler.plan import Move, Space, Wait, spell_step
 from stretto.errors import CollectiveTimeout, CommunicationError, PeerLost
-from stretto.executors.sim.lanes import Lane
+from stretto.executors.sim.lanes import SimulatedLane
 from stretto.executors.sim.simulator import Simulator
-from stretto.plan import Move, Space, Wait, spell_step
-
-__all__ = ["explain"]
 
 
 def explain(
@@ -45,7 +43,7 @@ def explain(
     )
 
 
-def _where(engine: Simulator, lane: Lane) -> str:
+def _where(engine: Simulator, lane: SimulatedLane) -> str:
     step = lane.steps[lane.at]
     place = engine.plan.place(step)
     told = f"{place}: " if place else ""
@@ -55,7 +53,7 @@ def _where(engine: Simulator, lane: Lane) -> str:
     )
 
 
-def _peer(engine: Simulator, lane: Lane) -> int:
+def _peer(engine: Simulator, lane: SimulatedLane) -> int:
     """Return the rank that a blocked lane waits for."""
     step = lane.steps[lane.at]
     if isinstance(step, Wait):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from stretto.plan import Loc, Move, Signal, Step
-
-__all__ = ["Arrival", "Key", "Lane", "Sent"]
+from stretto.compiler.plan import Loc, Move, Signal, Step
 
 
-class Lane:
+class SimulatedLane:
     """One lane of a rank, and how far it is."""
 
     __slots__ = (
@@ -34,7 +32,7 @@ class Arrival(NamedTuple):
     """When something arrives, whose it is, and when it left there."""
 
     at_us: float
-    lane: Lane
+    lane: SimulatedLane
     left_us: float
 
 
@@ -45,7 +43,7 @@ Key: TypeAlias = tuple[object, int, int]
 class Sent(NamedTuple):
     """What a parcel is: an operand of a move, or a signal."""
 
-    lane: Lane
+    lane: SimulatedLane
     step: Move | Signal
     epoch: int
     loc: Loc | None = None

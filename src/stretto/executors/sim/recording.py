@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from stretto.executors.sim.lanes import Arrival, Lane
-from stretto.plan import Move, Signal, primitive, spell_step
+from stretto.compiler.plan import Move, Signal, primitive, spell_step
+from stretto.executors.sim.lanes import Arrival, SimulatedLane
 from stretto.trace import Event, Recorder
-
-__all__ = ["record"]
 
 
 def record(
     recorder: Recorder,
-    lane: Lane,
+    lane: SimulatedLane,
     what: Move | Signal | Arrival,
     began_us: float,
     nbytes: int = 0,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.executors.sim.lanes import Lane
+from stretto.executors.sim.lanes import SimulatedLane
 from stretto.executors.sim.simulator import Simulator
 from stretto.trace import Event
-
-__all__ = ["LinkLoad", "Simulation", "critical_path", "link_loads"]
 
 _LONGEST_PATH = 10_000
 
@@ -63,7 +61,9 @@ def link_loads(engine: Simulator, time_us: float) -> tuple[LinkLoad, ...]:
 def critical_path(engine: Simulator) -> tuple[Event, ...]:
     """Walk back from the lane that ends last, to whom it waited for, to the start."""
     path: list[Event] = []
-    lane: Lane | None = max(engine.alive(), key=lambda k: k.now_us, default=None)
+    lane: SimulatedLane | None = max(
+        engine.alive(), key=lambda k: k.now_us, default=None
+    )
     until = lane.now_us if lane else 0.0
     while lane is not None and len(path) < _LONGEST_PATH:
         late = next((c for c in reversed(lane.causes) if c.at_us <= until), None)
@@ -87,7 +87,7 @@ def critical_path(engine: Simulator) -> tuple[Event, ...]:
     return tuple(reversed(path))
 
 
-def _own(lane: Lane, began: float, until: float, peer: int) -> Event:
+def _own(lane: SimulatedLane, began: float, until: float, peer: int) -> Event:
     return Event(
         name="work",
         rank=lane.rank,

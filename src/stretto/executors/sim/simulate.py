@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
-from stretto import collectives
-from stretto.collectives import Shape
+from stretto.compiler.plan import Plan, Verified, layout
 from stretto.errors import CallError
 from stretto.executors.sim.faults import explain
 from stretto.executors.sim.result import (
@@ -16,12 +14,9 @@ from stretto.executors.sim.result import (
     link_loads,
 )
 from stretto.executors.sim.simulator import Simulator
-from stretto.ir import Verified
-from stretto.plan import Plan, layout
 from stretto.topology import Machine
+from stretto.topology.traffic import Traffic
 from stretto.trace import Recorder
-
-__all__ = ["simulate"]
 
 _WHOLE = 1 << 62
 _MANY_STEPS = 400_000
@@ -40,6 +35,7 @@ def simulate(
     tile_bytes: int | None = None,
     max_epochs: int | None = None,
     recorder: Recorder | None = None,
+    traffic: Traffic[Any] | None = None,
 ) -> Simulation:
     """Return how the plan runs when every rank enters at time 0.
 
@@ -48,15 +44,12 @@ def simulate(
     more than `max_epochs` tiles is run that far, and continued at the pace of the last
     half. Dead ranks and links of the machine, and what takes longer than
     `deadline_us`, raise what the runtime would: `PeerLost` or `CollectiveTimeout`.
+    `traffic` carries the bytes: a new engine of `topology.traffic`, flows if none.
     """
     p = plan.value
     at = tuple(ranks) or tuple(range(p.num_ranks))
     _check_places(p, machine, at)
-    kind = collectives.get(p.collective)
-    shape = Shape(num_ranks=p.num_ranks, split=p.split, params=p.params)
-    if counts is None:
-        counts = kind.equal_counts(shape, nbytes=nbytes, itemsize=itemsize)
-    sizes = kind.symbol_sizes(shape, np.asarray(counts, dtype=np.int64), itemsize)
+    sizes = _sizes(p, nbytes, itemsize, counts)
     if tile_bytes is None and p.schedule.protocol == "engine":
         tile_bytes = _WHOLE  # copy engines are told of all of it at once
     bound = layout(p, sizes, itemsize, tile_bytes=tile_bytes)
@@ -68,6 +61,7 @@ def simulate(
         atom_nbytes=(bound.atom_sizes * (itemsize / bound.tiles)).tolist(),
         epochs=epochs,
         recorder=recorder,
+        traffic=traffic,
     )
     finished = engine.run(deadline_us)
     time_us = _continued(engine.epoch_ends_us, bound.tiles)
@@ -80,13 +74,20 @@ def simulate(
         nbytes=nbytes,
         time_us=time_us,
         algbw_gbps=algbw,
-        busbw_gbps=algbw * collectives.bus_factor(p.collective, p.num_members),
+        busbw_gbps=algbw * p.bus_factor,
         epochs=bound.tiles,
         simulated_epochs=epochs,
         num_transfers=engine.network.num_transfers,
         links=link_loads(engine, engine.epoch_ends_us[-1]),
         critical_path=critical_path(engine),
     )
+
+
+def _sizes(plan: Plan, nbytes: int, itemsize: int, counts: Sequence[int] | None) -> Any:
+    """Return the elements of every part."""
+    if counts is None:
+        counts = plan.kind.equal_counts(plan.shape, nbytes=nbytes, itemsize=itemsize)
+    return plan.symbol_sizes(counts, itemsize)
 
 
 def _check_places(plan: Plan, machine: Machine, at: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 Every lane has a time of its own. It runs ahead through steps that touch nothing shared
 and stops where it must: at a wait or at packets that have not come, or while its own
-data are leaving. What is on the way lives in `Network`, where all times are one.
+data are leaving. What is on the way lives in the `Traffic`, where all times are one.
 
 A move takes `op_overhead`, then its bytes at the rate that links and lane allow, beside
 what combining takes; a peer has them the latency of the route later. A lane that pulls
@@ -16,15 +16,13 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from stretto.compiler.plan import Loc, Move, Plan, Signal, Step, Wait
 from stretto.errors import TopologyError
-from stretto.executors.sim.lanes import Arrival, Key, Lane, Sent
-from stretto.executors.sim.network import Delivery, Network, Parcel
+from stretto.executors.sim.lanes import Arrival, Key, Sent, SimulatedLane
 from stretto.executors.sim.recording import record
-from stretto.plan import Loc, Move, Plan, Signal, Step, Wait
 from stretto.topology import Machine, Route
+from stretto.topology.traffic import Delivery, Flows, Parcel, Traffic
 from stretto.trace import Recorder
-
-__all__ = ["Simulator"]
 
 
 class Simulator:
@@ -33,14 +31,15 @@ class Simulator:
     def __init__(
         self, plan: Plan, machine: Machine, *, atom_nbytes: Sequence[float],
         at: Sequence[int], epochs: int = 1, recorder: Recorder | None = None,
+        traffic: Traffic[Sent] | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.machine, self.costs = plan, machine, machine.costs
         self.at = at
         """Where each rank of the plan is: a rank of the machine."""
         self._ways = self._named() if plan.ways else {}
-        self.network: Network[Sent] = Network(machine)
+        self.network: Traffic[Sent] = traffic or Flows(machine)
         self.lanes = [
-            Lane(rank, index, steps)
+            SimulatedLane(rank, index, steps)
             for rank, lanes in enumerate(plan.ranks)
             for index, steps in enumerate(lanes)
         ]
@@ -56,9 +55,9 @@ class Simulator:
         if self._on_engine:
             self._push_rate = self._blocks_rate = self.costs.engine_gbytes_per_s * 1e3
         self._pull_rate = min(self.costs.pull_gbytes_per_s * 1e3, self._push_rate)
-        self._ready: deque[Lane] = deque()
+        self._ready: deque[SimulatedLane] = deque()
         self._arrived: dict[Key, Arrival] = {}
-        self._waiting: dict[Key, list[Lane]] = defaultdict(list)
+        self._waiting: dict[Key, list[SimulatedLane]] = defaultdict(list)
 
     def run(self, deadline_us: float) -> bool:
         """Run; return False when the deadline came or nobody could go on."""
@@ -76,7 +75,7 @@ class Simulator:
         finished = all(lane.epoch == self.epochs for lane in self.alive())
         return finished and self.epoch_ends_us[-1] <= deadline_us
 
-    def alive(self) -> list[Lane]:
+    def alive(self) -> list[SimulatedLane]:
         """Return the lanes of ranks that are not dead."""
         return [k for k in self.lanes if not self.is_dead(k.rank)]
 
@@ -112,7 +111,7 @@ class Simulator:
 
     # A lane's own time.
 
-    def _advance(self, lane: Lane) -> None:
+    def _advance(self, lane: SimulatedLane) -> None:
         """Do steps until one must wait for something."""
         steps = lane.steps
         while lane.epoch < self.epochs:
@@ -124,7 +123,7 @@ class Simulator:
             ends[lane.epoch] = max(ends[lane.epoch], lane.now_us)
             lane.epoch, lane.at = lane.epoch + 1, 0
 
-    def _do(self, lane: Lane, step: Step) -> bool:
+    def _do(self, lane: SimulatedLane, step: Step) -> bool:
         """Do a step, or begin it; False when the lane cannot go on yet."""
         if isinstance(step, Move):
             for src in step.srcs:
@@ -141,7 +140,7 @@ class Simulator:
         self._post(Sent(lane, step, lane.epoch), step.rank)
         return True
 
-    def _await(self, lane: Lane, key: Key) -> bool:
+    def _await(self, lane: SimulatedLane, key: Key) -> bool:
         """Let the lane's time come to an arrival; False when that is not known yet."""
         arrival = self._arrived.get(key)
         if arrival is None:
@@ -162,7 +161,7 @@ class Simulator:
 
     # Moves, and what is sent.
 
-    def _move(self, lane: Lane, move: Move) -> bool:
+    def _move(self, lane: SimulatedLane, move: Move) -> bool:
         """Begin a move; False when the lane must see its data leave, or come."""
         pushes = [loc for loc in move.dsts if loc.rank != lane.rank]
         pulls = [loc for loc in move.srcs if loc.rank != lane.rank]
@@ -182,7 +181,7 @@ class Simulator:
             self._post(Sent(lane, move, lane.epoch, loc, behind), loc.rank, wire, rate)
         return self._moved(lane, move, pulled=bool(pulls))
 
-    def _own_us(self, lane: Lane, move: Move, nbytes: float) -> float:
+    def _own_us(self, lane: SimulatedLane, move: Move, nbytes: float) -> float:
         """Return what the lane's own memory needs to combine or store that much."""
         if len(move.srcs) > 1:
             rate = min(self.costs.reduce_gbytes_per_s * 1e3, 2 * self._blocks_rate)
@@ -191,7 +190,7 @@ class Simulator:
             return nbytes / min(self.costs.copy_gbytes_per_s * 1e3, self._blocks_rate)
         return 0.0
 
-    def _moved(self, lane: Lane, move: Move, *, pulled: bool) -> bool:
+    def _moved(self, lane: SimulatedLane, move: Move, *, pulled: bool) -> bool:
         """Count down what a move still waits for; True when that was the last."""
         lane.moving -= 1
         if lane.moving:
@@ -207,7 +206,13 @@ class Simulator:
         return True
 
     def _announce(
-        self, lane: Lane, epoch: int, move: Move, dst: Loc, left: float, latency: float
+        self,
+        lane: SimulatedLane,
+        epoch: int,
+        move: Move,
+        dst: Loc,
+        left: float,
+        latency: float,
     ) -> None:
         """Let packets arrive, one in each unit."""
         arrival = Arrival(left + latency, lane, left)

@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.ir import INPUT, OUTPUT, Program, spell_op, steps_of
-
-__all__ = ["Contributions", "contributions_of"]
+from stretto.program.ir import INPUT, OUTPUT, Program, spell_op, steps_of
 
 _MOST_CELLS = 4_000_000
 """Steps by ranks by chunks: what a page is told."""

@@ -14,16 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Move, Plan, Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import StrettoError
-from stretto.ir import Program
-from stretto.lower import lower
-from stretto.plan import Move, Plan, Schedule
+from stretto.program import algorithms
+from stretto.program.ir import Program
 from stretto.studio.analysis.index import Index
 from stretto.trace import NOBODY, STEP_KINDS, CallKind
-from stretto.verify import verify, verify_plan
-
-__all__ = ["Flows", "Plans", "flows_of", "joined", "targets_of"]
 
 _BLOCK = 1 << 20
 """Steps that are looked at together: the memory that is taken does not grow."""
@@ -36,7 +34,7 @@ _EITHER = frozenset({"reduce", "copy"})
 """Whose direction the schedule says: what pulls reads its peer, what pushes writes."""
 
 
-class Flows(NamedTuple):
+class FlowTable(NamedTuple):
     """Some flows, column by column; microseconds; ranks by their place in `world`."""
 
     src: NDArray[np.int64]
@@ -91,17 +89,10 @@ class Plans:
         return None
 
 
-def joined(parts: Sequence[Flows]) -> Flows:
+def joined(parts: Sequence[FlowTable]) -> FlowTable:
     """Return several flows as one; there is at least one part."""
-    return Flows(
-        src=np.concatenate([part.src for part in parts]),
-        dst=np.concatenate([part.dst for part in parts]),
-        begin=np.concatenate([part.begin for part in parts]),
-        end=np.concatenate([part.end for part in parts]),
-        nbytes=np.concatenate([part.nbytes for part in parts]),
-        step=np.concatenate([part.step for part in parts]),
-        unknown_nbytes=sum(part.unknown_nbytes for part in parts),
-    )
+    *columns, unknown = zip(*parts, strict=True)
+    return FlowTable._make([*map(np.concatenate, columns), sum(unknown)])
 
 
 def targets_of(rank: int, move: Move) -> list[tuple[int, int]]:
@@ -113,7 +104,7 @@ def targets_of(rank: int, move: Move) -> list[tuple[int, int]]:
 
 def flows_of(
     index: Index, plans: Plans, rows: NDArray[np.int64] | None = None
-) -> Iterator[Flows]:
+) -> Iterator[FlowTable]:
     """Yield the flows of some steps, or of all, in blocks."""
     table = index.steps
     resolver = _Resolver(index, plans)
@@ -149,7 +140,7 @@ class _Resolver:
 
     def flows(
         self, steps: NDArray[Any], rows: NDArray[np.int64], *, wire_only: bool
-    ) -> Flows:
+    ) -> FlowTable:
         names = ("transfer",) if wire_only else (*_PULLED, *_PUSHED, *_EITHER)
         moves = np.isin(steps["kind"], [_NUMBERS[name] for name in names])
         moves &= steps["nbytes"] > 0
@@ -163,7 +154,7 @@ class _Resolver:
             return one
         return joined([one, self._with_several(steps[several], rows[several])])
 
-    def _with_one(self, steps: NDArray[Any], rows: NDArray[np.int64]) -> Flows:
+    def _with_one(self, steps: NDArray[Any], rows: NDArray[np.int64]) -> FlowTable:
         comm, rank = steps["comm"].astype(np.int64), self._index.place(steps["rank"])
         peer = self._members[self._starts[comm] + steps["peer"]]
         pulls = np.isin(steps["kind"], [_NUMBERS[name] for name in _PULLED])
@@ -180,13 +171,13 @@ class _Resolver:
         src: NDArray[np.int64],
         dst: NDArray[np.int64],
         unknown_nbytes: float = 0.0,
-    ) -> Flows:
+    ) -> FlowTable:
         """Return flows that begin when what they needed was there."""
         begin = self._index.us(steps["begin"] + steps["wait"])
         end = self._index.us(steps["end"])
         begin = np.minimum(begin, end)
         nbytes = steps["nbytes"].astype(np.float64)
-        return Flows(src, dst, begin, end, nbytes, rows, unknown_nbytes)
+        return FlowTable(src, dst, begin, end, nbytes, rows, unknown_nbytes)
 
     def _pulls(self, steps: NDArray[Any]) -> NDArray[np.bool_]:
         kinds = self._index.recording.kinds
@@ -214,7 +205,7 @@ class _Resolver:
         for key in zip(steps["comm"].tolist(), steps["seq"].tolist(), strict=True):
             yield self._kind_of.get(key)
 
-    def _with_several(self, steps: NDArray[Any], rows: NDArray[np.int64]) -> Flows:
+    def _with_several(self, steps: NDArray[Any], rows: NDArray[np.int64]) -> FlowTable:
         """Return what plans say of steps with several peers."""
         comms, kinds = self._index.recording.comms, self._index.recording.kinds
         groups: dict[Any, list[int]] = defaultdict(list)

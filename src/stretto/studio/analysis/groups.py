@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.collectives import bus_factor
+from stretto.program.collectives import bus_factor
 from stretto.studio.analysis.index import Index
 from stretto.watch import dense_ids, nearest_rank, ordered, places_by
 
-__all__ = ["Group", "groups"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class CallGroup:
     """Collectives of one kind, algorithm, group size and power of two of bytes."""
 
     collective: str
@@ -45,7 +43,7 @@ class Group:
     """From the first rank to the end, summed."""
 
 
-def groups(index: Index, instances: NDArray[np.bool_] | None = None) -> list[Group]:
+def groups(index: Index, instances: NDArray[np.bool_] | None = None) -> list[CallGroup]:
     """Return the groups of a recording, or of some of its collectives."""
     if not index.num_instances:
         return []
@@ -88,7 +86,7 @@ def _group(
     exponent: int,
     mine: NDArray[np.int64],
     calls: NDArray[np.int64],
-) -> Group:
+) -> CallGroup:
     lasted = index.lasted_us[calls]
     lasted = lasted[~np.isnan(lasted)]
     low, p50, high, p99 = _quantiles(lasted, len(mine))
@@ -98,7 +96,7 @@ def _group(
     mean = float(index.instance_nbytes[mine].mean())
     moved = float(np.median(transfer)) if len(transfer) else math.nan
     factor = bus_factor(name[0], num_ranks)
-    return Group(
+    return CallGroup(
         collective=name[0],
         algorithm=name[1],
         num_ranks=num_ranks,

@@ -16,8 +16,6 @@ from stretto.errors import CallError
 from stretto.trace import STATES, Recording
 from stretto.watch import arrivals, dense_ids
 
-__all__ = ["Index"]
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

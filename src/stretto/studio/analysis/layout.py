@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from stretto.topology import Link, Machine
 from stretto.trace import RankInfo
 
-__all__ = ["ABOVE", "Layout", "of_machine", "of_ranks"]
-
 ABOVE = -1
 """The box of a switch that joins several."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Nodes by their number, and the boxes that they are in."""
+@dataclass(frozen=True, slots=True)
+class NodeLayout:
+    """The boxes, and the nodes that are in them, column by column."""
 
     boxes: tuple[str, ...]
-    names: tuple[str, ...]
     node: tuple[int, ...]
     """The machine's number of each node here."""
+    names: tuple[str, ...]
     box: tuple[int, ...]
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -34,10 +32,10 @@ class Layout:
 
 
 _Spot = tuple[int, str, int, float, float, bool]
-"""Number, name, box, x, y, whether it is a switch."""
+"""Number, name, box, x, y, whether it is a switch: a row of `NodeLayout`."""
 
 
-def of_machine(machine: Machine, ranks: Iterable[int]) -> Layout:
+def of_machine(machine: Machine, ranks: Iterable[int]) -> NodeLayout:
     """Return the boxes that ranks are in, with all that is in them, and above them."""
     m = machine
     per_box = m.ranks_per_box if m.ranks_per_box > 1 else m.num_ranks
@@ -61,7 +59,7 @@ def of_machine(machine: Machine, ranks: Iterable[int]) -> Layout:
     return _layout([f"{word} {box}" if word == "box" else word for box in shown], spots)
 
 
-def of_ranks(infos: Sequence[RankInfo], world: Sequence[int]) -> Layout:
+def of_ranks(infos: Sequence[RankInfo], world: Sequence[int]) -> NodeLayout:
     """Return hosts as boxes, where no machine is known; nodes are places in `world`."""
     hosts = {info.rank: info.host for info in infos}
     boxes: dict[str, list[tuple[int, str]]] = defaultdict(list)
@@ -113,14 +111,6 @@ def _ring(
     ]
 
 
-def _layout(boxes: Sequence[str], spots: Sequence[_Spot]) -> Layout:
+def _layout(boxes: Sequence[str], spots: Sequence[_Spot]) -> NodeLayout:
     columns = list(zip(*spots, strict=True)) or [()] * 6
-    return Layout(
-        boxes=tuple(boxes),
-        node=columns[0],
-        names=columns[1],
-        box=columns[2],
-        x=columns[3],
-        y=columns[4],
-        is_switch=columns[5],
-    )
+    return NodeLayout(tuple(boxes), *columns)

@@ -17,15 +17,13 @@ from stretto.studio.analysis.flows import Plans, flows_of
 from stretto.studio.analysis.index import Index
 from stretto.topology import Link, Machine
 
-__all__ = ["MOST_BINS", "LinkUse", "Traffic", "link_use", "traffic"]
-
 MOST_BINS = 160
 _MOST_PAIRS = 16_384
 """Pairs whose bytes are followed over time: the busiest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class PairTraffic:
     """What pairs of ranks exchanged."""
 
     num_ranks: int
@@ -42,7 +40,7 @@ class Traffic:
     unknown_nbytes: float
 
 
-def traffic(index: Index, plans: Plans, *, num_bins: int = MOST_BINS) -> Traffic:
+def traffic(index: Index, plans: Plans, *, num_bins: int = MOST_BINS) -> PairTraffic:
     """Return the traffic of a recording: one pass for pairs, one for their times."""
     n = index.side
     total, busy, unknown = np.zeros(n * n), np.zeros(n * n), 0.0
@@ -69,7 +67,7 @@ def traffic(index: Index, plans: Plans, *, num_bins: int = MOST_BINS) -> Traffic
             num_bins=num_bins,
         )
     every = float(total.sum())
-    return Traffic(
+    return PairTraffic(
         num_ranks=n,
         nbytes=total.reshape(n, n),
         busy_us=busy.reshape(n, n),
@@ -95,7 +93,7 @@ class LinkUse:
     """Whether shares are of a bandwidth that is known."""
 
 
-def link_use(index: Index, found: Traffic, machine: Machine | None) -> LinkUse:
+def link_use(index: Index, found: PairTraffic, machine: Machine | None) -> LinkUse:
     """Return what every link carried: of the machine's, where all ranks are on it."""
     bins = found.over_time.shape[1]
     bin_us, world = index.span_us / bins, index.world.tolist()
@@ -125,7 +123,7 @@ def link_use(index: Index, found: Traffic, machine: Machine | None) -> LinkUse:
 
 
 def _of_machine(
-    found: Traffic, machine: Machine, bin_us: float, world: list[int]
+    found: PairTraffic, machine: Machine, bin_us: float, world: list[int]
 ) -> LinkUse:
     carried = np.zeros((len(machine.links), found.over_time.shape[1]))
     for row, pair in enumerate(found.pairs.tolist()):

@@ -9,10 +9,8 @@ from threading import RLock
 from stretto.errors import CallError
 from stretto.studio.analysis.flows import Plans
 from stretto.studio.analysis.index import Index
-from stretto.studio.analysis.link_use import LinkUse, Traffic, link_use, traffic
-from stretto.studio.inputs.loading import Loaded
-
-__all__ = ["Args", "Scene", "number"]
+from stretto.studio.analysis.link_use import LinkUse, PairTraffic, link_use, traffic
+from stretto.studio.inputs.loading import LoadedInputs
 
 Args = Mapping[str, str]
 """What a page asks of a view, as it stands in an address."""
@@ -21,7 +19,7 @@ Args = Mapping[str, str]
 class Scene:
     """What is shown, at one revision; a live recording that grows is another scene."""
 
-    def __init__(self, loaded: Loaded, revision: int = 1) -> None:
+    def __init__(self, loaded: LoadedInputs, revision: int = 1) -> None:
         self.loaded = loaded
         self.revision = revision
         self.lock = RLock()
@@ -47,7 +45,7 @@ class Scene:
         return Plans(self.loaded.program)
 
     @cached_property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> PairTraffic:
         """Return what ranks sent one another."""
         return traffic(self.index, self.plans)
 

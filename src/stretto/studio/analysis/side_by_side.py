@@ -13,15 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.collectives import Operator
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import (
+    Move,
+    Plan,
+    ProvedPlan,
+    Schedule,
+    Step,
+    Wait,
+    spell_step,
+)
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import StrettoError, is_library
 from stretto.executors import cuda
-from stretto.ir import Program, Verified, spell_op
-from stretto.lower import lower
-from stretto.plan import Move, Plan, Schedule, Step, Wait, spell_step
-from stretto.verify import verify, verify_plan
-
-__all__ = ["Line", "SideBySide", "packed", "side_by_side"]
+from stretto.program.collectives import Operator
+from stretto.program.ir import Program, spell_op
 
 _MOST_LINES = 6000
 _MOST_SOURCE_BYTES = 1 << 20
@@ -33,7 +39,7 @@ _CALL = re.compile(r"\s+(\w+)<(\d+)(?:, \w+)*>\(")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TextLine:
     """A line of text, and the author's lines that it serves."""
 
     text: str
@@ -49,10 +55,10 @@ class Line:
 class SideBySide:
     """The three texts."""
 
-    author: tuple[Line, ...]
+    author: tuple[TextLine, ...]
     author_name: str
-    plan: tuple[Line, ...]
-    kernel: tuple[Line, ...]
+    plan: tuple[TextLine, ...]
+    kernel: tuple[TextLine, ...]
     notes: tuple[str, ...]
 
 
@@ -65,9 +71,9 @@ def side_by_side(
     """
     notes: list[str] = []
     author, name = _author(program, given)
-    plan: Verified[Plan] | None = None
-    lines: list[Line] = []
-    kernel: list[Line] = []
+    plan: ProvedPlan | None = None
+    lines: list[TextLine] = []
+    kernel: list[TextLine] = []
     try:
         proved = verify(program)
         plan = verify_plan(lower(proved, Schedule.parse(schedule)), proved)
@@ -94,7 +100,7 @@ def side_by_side(
     )
 
 
-def _author(program: Program, given: str) -> tuple[list[Line], str]:
+def _author(program: Program, given: str) -> tuple[list[TextLine], str]:
     """Return the author's function, or the program's own text where nobody wrote it."""
     by_line: dict[int, list[int]] = {}
     files = set()
@@ -114,7 +120,7 @@ def _author(program: Program, given: str) -> tuple[list[Line], str]:
     end = _end_of(source, max(by_line))
     begin = max(1, min(begin, *by_line))
     lines = [
-        Line(text=text, number=at, ops=tuple(by_line.get(at, ())))
+        TextLine(text=text, number=at, ops=tuple(by_line.get(at, ())))
         for at, text in enumerate(source, 1)
         if begin <= at <= end
     ]
@@ -143,20 +149,20 @@ def _read(name: str) -> list[str] | None:
         return None
 
 
-def _own_text(program: Program) -> list[Line]:
+def _own_text(program: Program) -> list[TextLine]:
     return [
-        Line(text=spell_op(op), number=at + 1, ops=(at,))
+        TextLine(text=spell_op(op), number=at + 1, ops=(at,))
         for at, op in enumerate(program.ops)
     ]
 
 
-def _plan_lines(plan: Plan, rank: int) -> list[Line]:
-    lines: list[Line] = []
+def _plan_lines(plan: Plan, rank: int) -> list[TextLine]:
+    lines: list[TextLine] = []
     for lane, steps in enumerate(plan.ranks[rank]):
-        lines.append(Line(text=f"lane {lane}"))
+        lines.append(TextLine(text=f"lane {lane}"))
         served = _served(steps)
         lines += [
-            Line(
+            TextLine(
                 text=f"  {spell_step(rank, step)}", ops=served[at], steps=((lane, at),)
             )
             for at, step in enumerate(steps)
@@ -188,13 +194,15 @@ def _served(steps: Sequence[Step]) -> list[tuple[int, ...]]:
     ]
 
 
-def _kernel_lines(text: str, ops: dict[tuple[int, int], tuple[int, ...]]) -> list[Line]:
+def _kernel_lines(
+    text: str, ops: dict[tuple[int, int], tuple[int, ...]]
+) -> list[TextLine]:
     """Return the kernel's lines, each with the steps that it is part of.
 
     `// 3: put ...` announces step 3; several in a row, what is done side by side. What
     follows is all of theirs, but for a call such as `put<3>(`, which is step 3's.
     """
-    lines: list[Line] = []
+    lines: list[TextLine] = []
     lane = -1
     announced: list[int] = []
     now: list[int] = []
@@ -217,11 +225,11 @@ def _kernel_lines(text: str, ops: dict[tuple[int, int], tuple[int, ...]]) -> lis
             now = announced
         steps = tuple((lane, step) for step in now) if lane >= 0 else ()
         served = dict.fromkeys(op for step in steps for op in ops.get(step, ()))
-        lines.append(Line(text=line, number=at, ops=tuple(served), steps=steps))
+        lines.append(TextLine(text=line, number=at, ops=tuple(served), steps=steps))
     return lines
 
 
-def packed(lines: tuple[Line, ...]) -> dict[str, Any]:
+def packed(lines: tuple[TextLine, ...]) -> dict[str, Any]:
     """Return lines as a page takes them."""
     return {
         "text": [line.text for line in lines],

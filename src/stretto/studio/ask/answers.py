@@ -11,12 +11,9 @@ from stretto.studio.ask.of_collectives import slowest, times, why_step
 from stretto.studio.ask.of_links import links
 from stretto.studio.ask.of_ranks import doing, late, why_rank
 from stretto.studio.ask.question import Question, Subject
-from stretto.studio.ask.window import Answer, Window, window_of
+from stretto.studio.ask.window import Answer, FilteredCalls, window_of
 
-__all__ = ["answer", "packed"]
-
-
-_WAYS: dict[Subject, Callable[[Scene, Question, Window], Answer]] = {
+_WAYS: dict[Subject, Callable[[Scene, Question, FilteredCalls], Answer]] = {
     Subject.SLOWEST_LINKS: links,
     Subject.BUSIEST_LINKS: links,
     Subject.TRAFFIC: links,

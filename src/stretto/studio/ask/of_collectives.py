@@ -12,13 +12,11 @@ from stretto.studio.analysis.groups import groups
 from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask.question import Question
-from stretto.studio.ask.window import Answer, Window, comm_named, nothing
+from stretto.studio.ask.window import Answer, FilteredCalls, comm_named, nothing
 from stretto.studio.units import size_name, time_name
 
-__all__ = ["slowest", "times", "why_step"]
 
-
-def slowest(scene: Scene, question: Question, window: Window) -> Answer:
+def slowest(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     """Rank collectives by their time, and say whom they waited for."""
     index = scene.index
     chosen = np.flatnonzero(window.instances)
@@ -58,7 +56,7 @@ def _instance_row(index: Index, one: int) -> tuple[Any, ...]:
     )
 
 
-def times(scene: Scene, question: Question, window: Window) -> Answer:
+def times(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     """List operations by size."""
     found = groups(scene.index, window.instances)[: question.top]
     if not found:
@@ -90,7 +88,7 @@ def _timed(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 3)
 
 
-def why_step(scene: Scene, question: Question, window: Window) -> Answer:
+def why_step(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     """Say of one collective who came last and what the rest of its time was."""
     index = scene.index
     comms = np.bincount(

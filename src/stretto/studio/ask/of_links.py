@@ -9,12 +9,10 @@ from stretto.studio.analysis.flows import flows_of
 from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask.question import Question, Subject
-from stretto.studio.ask.window import Answer, Window
-
-__all__ = ["links"]
+from stretto.studio.ask.window import Answer, FilteredCalls
 
 
-def links(scene: Scene, question: Question, window: Window) -> Answer:
+def links(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     """Rank pairs by the rate while something was on its way, or by what they moved."""
     index = scene.index
     if not len(index.steps):
@@ -55,7 +53,7 @@ def links(scene: Scene, question: Question, window: Window) -> Answer:
     return Answer(text=text, columns=columns, rows=tuple(rows), view="topology")
 
 
-def _steps_of(index: Index, window: Window) -> NDArray[np.int64] | None:
+def _steps_of(index: Index, window: FilteredCalls) -> NDArray[np.int64] | None:
     """Return the steps of the collectives of a window; None: all of them."""
     if window.instances.all():
         return None

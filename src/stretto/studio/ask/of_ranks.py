@@ -8,15 +8,13 @@ from stretto.errors import CallError
 from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask.question import Question
-from stretto.studio.ask.window import Answer, Window, nothing
+from stretto.studio.ask.window import Answer, FilteredCalls, nothing
 from stretto.studio.units import time_name
 from stretto.trace import STATES
 from stretto.watch import lateness
 
-__all__ = ["doing", "late", "why_rank"]
 
-
-def late(scene: Scene, question: Question, window: Window) -> Answer:
+def late(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     """Rank ranks by how long after the first they came."""
     index = scene.index
     calls = index.chosen(window.instances)
@@ -46,7 +44,7 @@ def late(scene: Scene, question: Question, window: Window) -> Answer:
     return Answer(text=text, columns=columns, rows=rows, view="lateness")
 
 
-def why_rank(scene: Scene, question: Question, window: Window) -> Answer:
+def why_rank(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     """Say when a rank is late: always, or at times; and how long it was away before."""
     index = scene.index
     place = _rank(index, question.number)
@@ -89,7 +87,7 @@ def _since_last(index: Index, place: int, asked: float) -> float | None:
     return asked - float(before.max()) if len(before) else None
 
 
-def doing(scene: Scene, question: Question, window: Window) -> Answer:
+def doing(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     """List the last calls of a rank."""
     index = scene.index
     place = _rank(index, question.number)

@@ -18,10 +18,8 @@ import enum
 import re
 from dataclasses import dataclass
 
-from stretto import collectives
 from stretto.errors import CallError
-
-__all__ = ["EXAMPLES", "Question", "Subject", "parse_question"]
+from stretto.program import collectives
 
 EXAMPLES = (
     "slowest link last minute",

@@ -14,8 +14,6 @@ from stretto.errors import CallError
 from stretto.studio.ask import question as language
 from stretto.studio.ask.question import EXAMPLES, Question, parse_question
 
-__all__ = ["Translator", "by_command", "understood"]
-
 _SECONDS, _MOST_BYTES = 30, 4096
 
 

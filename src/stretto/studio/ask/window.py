@@ -12,8 +12,6 @@ from stretto.errors import CallError
 from stretto.studio.analysis.index import Index
 from stretto.studio.ask.question import Question
 
-__all__ = ["Answer", "Window", "comm_named", "nothing", "window_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -28,7 +26,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class FilteredCalls:
     """What a question's filters leave."""
 
     begin_us: float
@@ -36,7 +34,7 @@ class Window:
     instances: NDArray[np.bool_] = field(repr=False)
 
 
-def window_of(index: Index, question: Question) -> Window:
+def window_of(index: Index, question: Question) -> FilteredCalls:
     """Return the time and the collectives that a question is about."""
     begin, end = 0.0, index.span_us
     if question.last_us >= 0:
@@ -55,7 +53,7 @@ def window_of(index: Index, question: Question) -> Window:
         chosen &= index.instance_nbytes < question.under
     if question.comm:
         chosen &= index.instance_comm == comm_named(index, question.comm)
-    return Window(begin, end, chosen)
+    return FilteredCalls(begin, end, chosen)
 
 
 def comm_named(index: Index, name: str) -> int:

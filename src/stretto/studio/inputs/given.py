@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stretto.ir import Program
-
-__all__ = ["Given"]
+from stretto.program.ir import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class NamedInputs:
     """What was named on the command line; nothing else is read."""
 
     recordings: tuple[Path, ...] = ()

@@ -10,22 +10,20 @@ from typing import Any
 
 from stretto import topology
 from stretto.errors import CallError, StrettoError
-from stretto.ir import Program
-from stretto.studio.inputs.given import Given
+from stretto.program.ir import Program
+from stretto.studio.inputs.given import NamedInputs
 from stretto.studio.inputs.simulated import simulated
 from stretto.topology import Machine
 from stretto.trace import Recording, read_all
-
-__all__ = ["Loaded", "load", "stamp"]
 
 _MOST_REPORT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedInputs:
     """What a studio shows: all that was given, read."""
 
-    given: Given = field(default_factory=Given)
+    given: NamedInputs = field(default_factory=NamedInputs)
     recording: Recording | None = None
     other: Recording | None = None
     program: Program | None = None
@@ -36,7 +34,7 @@ class Loaded:
     """What could not be shown, and why."""
 
 
-def load(given: Given) -> Loaded:
+def load(given: NamedInputs) -> LoadedInputs:
     """Return all that was given, read; an error says which file is wrong, and how."""
     if len(given.recordings) > 2:
         raise CallError(f"{len(given.recordings)} recordings; want one, or two")
@@ -49,7 +47,7 @@ def load(given: Given) -> Loaded:
             recordings = [simulated(given, machine)]
         except StrettoError as e:
             notes.append(f"the program could not be simulated: {e}")
-    return Loaded(
+    return LoadedInputs(
         given=given,
         recording=recordings[0] if recordings else None,
         other=recordings[1] if len(recordings) > 1 else None,
@@ -60,7 +58,7 @@ def load(given: Given) -> Loaded:
     )
 
 
-def stamp(given: Given) -> tuple[tuple[str, int, int], ...]:
+def stamp(given: NamedInputs) -> tuple[tuple[str, int, int], ...]:
     """Return what changes when a recording grows: names, sizes, dates of its files."""
     files = [
         file
@@ -78,7 +76,7 @@ def stamp(given: Given) -> tuple[tuple[str, int, int], ...]:
 
 
 def _machine(
-    given: Given, recordings: list[Recording], notes: list[str]
+    given: NamedInputs, recordings: list[Recording], notes: list[str]
 ) -> Machine | None:
     """Return the machine that was named, else that of the recording, if it is known."""
     if given.machine:

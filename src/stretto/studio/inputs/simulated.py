@@ -6,16 +6,14 @@ from dataclasses import replace
 
 from stretto import watch
 from stretto._version import __version__
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError
 from stretto.executors import sim
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.studio.inputs.given import Given
+from stretto.studio.inputs.given import NamedInputs
 from stretto.topology import Machine
 from stretto.trace import CallKind, Recorder, Recording
-from stretto.verify import verify, verify_plan
-
-__all__ = ["simulated"]
 
 _MOST_EVENTS = 2_000_000
 _FEW_EPOCHS = 2
@@ -23,7 +21,7 @@ _FEW_EPOCHS = 2
 runs."""
 
 
-def simulated(given: Given, machine: Machine | None) -> Recording:
+def simulated(given: NamedInputs, machine: Machine | None) -> Recording:
     """Return the recording of one simulated call of the program."""
     program = given.program
     assert program is not None  # the caller looked

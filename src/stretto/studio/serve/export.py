@@ -16,8 +16,6 @@ from stretto.errors import StrettoError
 from stretto.studio.serve.studio import Studio
 from stretto.studio.web import bundled, web_file
 
-__all__ = ["exported"]
-
 _VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
     "collective": ({}, {"by": "program"}, {"by": "time"}),
 }

@@ -13,8 +13,6 @@ import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["leads_to", "opened"]
-
 
 def leads_to(address: str) -> bytes:
     """Return a page that leads on to an address, without a script."""

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["pack", "unpack"]
-
 _TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8")
 """What browsers have typed arrays for, without numbers that lose digits there."""
 

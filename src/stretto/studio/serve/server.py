@@ -25,8 +25,6 @@ from stretto.studio.serve.opening import leads_to
 from stretto.studio.serve.studio import Studio
 from stretto.studio.web import web_file
 
-__all__ = ["StudioServer"]
-
 _PING_S = 15.0
 _SILENT_S = 60.0
 """A connection that says nothing for so long is closed."""

@@ -13,11 +13,9 @@ from stretto.studio import views
 from stretto.studio.analysis.scene import Args, Scene
 from stretto.studio.ask import EXAMPLES, Translator, answer, understood
 from stretto.studio.ask.answers import packed
-from stretto.studio.inputs.given import Given
-from stretto.studio.inputs.loading import Loaded, load, stamp
+from stretto.studio.inputs.given import NamedInputs
+from stretto.studio.inputs.loading import LoadedInputs, load, stamp
 from stretto.studio.serve.pack import pack
-
-__all__ = ["Studio", "follow"]
 
 _MOST_CACHED = 64
 _FIRST = ("overview",)
@@ -27,7 +25,9 @@ _FIRST = ("overview",)
 class Studio:
     """What a page may ask for. Any thread may ask; each view is computed once."""
 
-    def __init__(self, given: Given, *, translator: Translator | None = None) -> None:
+    def __init__(
+        self, given: NamedInputs, *, translator: Translator | None = None
+    ) -> None:
         self.given = given
         self._translator = translator
         self._changed = threading.Condition()
@@ -136,7 +136,7 @@ class Studio:
             return self._cache[key]
 
 
-def _offered(loaded: Loaded) -> list[dict[str, str]]:
+def _offered(loaded: LoadedInputs) -> list[dict[str, str]]:
     return [
         {"name": name, "title": views.get(name).TITLE}
         for name in views.names()

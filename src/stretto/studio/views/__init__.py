@@ -12,25 +12,25 @@ from typing import Any, Protocol
 
 from stretto.registry import Registry
 from stretto.studio.analysis.scene import Args, Scene
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 
-__all__ = ["View", "get", "names"]
+__all__ = ["ViewModule", "get", "names"]
 
 
-class View(Protocol):
+class ViewModule(Protocol):
     """What a module of this folder offers."""
 
     TITLE: str
     ORDER: int
 
-    def offered(self, loaded: Loaded) -> bool:
+    def offered(self, loaded: LoadedInputs) -> bool:
         """Return whether there is anything to show."""
 
     def data(self, scene: Scene, args: Args) -> dict[str, Any]:
         """Return what is shown."""
 
 
-_views: Registry[View] = Registry("view", __name__)
+_views: Registry[ViewModule] = Registry("view", __name__)
 
 
 @functools.cache
@@ -39,6 +39,6 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_views.names(), key=lambda name: get(name).ORDER))
 
 
-def get(name: str) -> View:
+def get(name: str) -> ViewModule:
     """Return one view."""
     return _views.get(name)

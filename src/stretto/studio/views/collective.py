@@ -11,7 +11,7 @@ from stretto.studio.analysis.contributions import contributions_of
 from stretto.studio.analysis.flows import flows_of, joined
 from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.scene import Args, Scene, number
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import time_name
 from stretto.trace import STEP_KINDS
 from stretto.watch import dense_ids
@@ -23,7 +23,7 @@ _MOST_MOVES = 40_000
 _MOST_BARS = 60_000
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether there is a program, or steps were recorded."""
     return loaded.program is not None or (
         loaded.recording is not None and len(loaded.recording.steps) > 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.studio.analysis.groups import Group, groups
+from stretto.studio.analysis.groups import CallGroup, groups
 from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.scene import Args, Scene
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name
 
 TITLE = "Compare"
@@ -16,7 +16,7 @@ ORDER = 7
 _Key = tuple[str, int, int]
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether there are two recordings."""
     return loaded.other is not None
 
@@ -35,9 +35,9 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     }
 
 
-def _by_key(index: Index) -> dict[_Key, Group]:
+def _by_key(index: Index) -> dict[_Key, CallGroup]:
     """Return, of each operation, the group with the most collectives."""
-    found: dict[_Key, Group] = {}
+    found: dict[_Key, CallGroup] = {}
     for one in sorted(groups(index), key=lambda group: -group.count):
         found.setdefault((one.collective, one.num_ranks, one.low_nbytes), one)
     return found
@@ -53,7 +53,9 @@ def _named(index: Index) -> dict[str, Any]:
     }
 
 
-def _row(key: _Key, before: Group | None, after: Group | None) -> dict[str, Any]:
+def _row(
+    key: _Key, before: CallGroup | None, after: CallGroup | None
+) -> dict[str, Any]:
     row: dict[str, Any] = {
         "collective": key[0],
         "num_ranks": key[1],

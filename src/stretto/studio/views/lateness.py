@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.studio.analysis.scene import Args, Scene, number
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.watch import Late, lateness
 
 TITLE = "Lateness"
@@ -16,7 +16,7 @@ ORDER = 4
 _MOST_COLUMNS, _MOST_ROWS = 640, 1024
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether there is a recording."""
     return loaded.recording is not None
 

@@ -10,7 +10,7 @@ from stretto.studio.analysis.binned import spread
 from stretto.studio.analysis.groups import groups
 from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.scene import Args, Scene
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name, time_name
 from stretto.trace import UNKNOWN_NS
 from stretto.watch import lateness
@@ -22,7 +22,7 @@ _MOST_SERIES = 7
 """Collectives with a colour of their own; the rest share one."""
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether there is a recording."""
     return loaded.recording is not None
 

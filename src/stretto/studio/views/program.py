@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto import algorithms
 from stretto.errors import CallError
+from stretto.program import algorithms
 from stretto.studio.analysis.scene import Args, Scene, number
 from stretto.studio.analysis.side_by_side import packed, side_by_side
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.trace import CallKind
 
 TITLE = "Program"
@@ -17,7 +17,7 @@ _MOST_RANKS = 64
 _MOST_CHOICES = 64
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether there is a program, or calls that name their algorithm."""
     return loaded.program is not None or bool(_choices(loaded))
 
@@ -59,7 +59,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     }
 
 
-def _choices(loaded: Loaded) -> list[tuple[CallKind, int]]:
+def _choices(loaded: LoadedInputs) -> list[tuple[CallKind, int]]:
     """Return the kinds of calls whose algorithm is in the catalogue, and small."""
     if loaded.recording is None:
         return []

@@ -7,14 +7,14 @@ from typing import Any
 
 from stretto.studio.analysis.groups import groups
 from stretto.studio.analysis.scene import Args, Scene
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name
 
 TITLE = "Operations"
 ORDER = 3
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether there is a recording."""
     return loaded.recording is not None
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from stretto.studio.analysis.layout import Layout, of_machine, of_ranks
+from stretto.studio.analysis.layout import NodeLayout, of_machine, of_ranks
 from stretto.studio.analysis.link_use import LinkUse
 from stretto.studio.analysis.scene import Args, Scene
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.topology import Link
 
 TITLE = "Links"
@@ -21,7 +21,7 @@ _FEW_LINKS = 640
 _MOST_LINKS = 8192
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether steps or a machine are known."""
     return loaded.recording is not None
 
@@ -61,7 +61,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
 
 
 def _shown(
-    use: LinkUse, scene: Scene, layout: Layout, place: dict[int, int]
+    use: LinkUse, scene: Scene, layout: NodeLayout, place: dict[int, int]
 ) -> tuple[list[Link], Any, Any]:
     """Return the links with both ends in the picture, the busiest first."""
     order = np.argsort(-use.nbytes.sum(axis=1), kind="stable")

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.studio.analysis.scene import Args, Scene
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 
-TITLE = "Traffic"
+TITLE = "PairTraffic"
 ORDER = 2
 _MOST_CELLS = 1024
 """Of a side; more ranks share rows and columns."""
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether there is a recording."""
     return loaded.recording is not None
 

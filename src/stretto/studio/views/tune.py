@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from stretto.studio.analysis.scene import Args, Scene
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name
 
 TITLE = "Tuning"
@@ -16,7 +16,7 @@ _MOST_TRIALS = 20_000
 _MOST_TEXT = 120
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether there is a report."""
     return bool(loaded.reports)
 

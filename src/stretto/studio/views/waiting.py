@@ -6,7 +6,7 @@ from typing import Any
 
 from stretto import watch
 from stretto.studio.analysis.scene import Args, Scene
-from stretto.studio.inputs.loading import Loaded
+from stretto.studio.inputs.loading import LoadedInputs
 from stretto.trace import STATES, Recording
 
 TITLE = "Waiting"
@@ -15,7 +15,7 @@ _RUNNING = STATES.index("running")
 _MOST_ROWS = 2048
 
 
-def offered(loaded: Loaded) -> bool:
+def offered(loaded: LoadedInputs) -> bool:
     """Return whether a call was under way when the recording was made."""
     recording = loaded.recording
     return recording is not None and (

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from stretto.torch.fusing import modules
-from stretto.torch.fusing.report import Report
+from stretto.torch.fusing.report import FuseReport
 
-__all__ = ["Report", "fuse"]
+__all__ = ["FuseReport", "fuse"]
 
 
 def fuse(
@@ -30,7 +30,7 @@ def fuse(
     or ours. `options` are torch.compile's. What is not known is left as it is, and
     `model.fusion` says why.
     """
-    report = Report()
+    report = FuseReport()
     if not compile:
         modules.fuse_modules(model, group, report)
         model.fusion = report

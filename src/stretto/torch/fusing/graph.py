@@ -6,10 +6,8 @@ makes one of them run it first.
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,13 +15,10 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
 
 from stretto.errors import CallError
-from stretto.torch.fusing import matching
-from stretto.torch.fusing.matching import Found, Unknown, find_norm, norms_of
-from stretto.torch.fusing.report import Report
+from stretto.torch.fusing.matching import FusedMatch, Unknown, find_norm, norms_of
+from stretto.torch.fusing.report import FuseReport
 from stretto.torch.operators.library import resolve
 from stretto.torch.operators.norms import fused_up_to
-
-__all__ = ["FusionPass", "fuse_graph", "over"]
 
 OP = torch.ops.stretto.all_reduce_rmsnorm.default
 aten = torch.ops.aten
@@ -34,22 +29,22 @@ _COLLECTIVE = ("_c10d_functional", "stretto")
 class FusionPass(CustomGraphPass):  # type: ignore[misc]
     """What `torch._inductor.config.post_grad_custom_pre_pass` takes."""
 
-    def __init__(self, report: Report | None = None) -> None:
-        self.report = report or Report()
+    def __init__(self, report: FuseReport | None = None) -> None:
+        self.report = report or FuseReport()
 
     def __call__(self, graph: Graph) -> None:
         """Rewrite a graph."""
         fuse_graph(graph, self.report)
 
-    def uuid(self) -> str:
-        """Return what a compiled graph is kept by: the text of this pass."""
-        said = hashlib.sha256()
-        for path in (Path(__file__), Path(matching.__file__)):
-            said.update(path.read_bytes())
-        return said.hexdigest()
+    def uuid(self) -> None:
+        """Return that Inductor shall keep no graph that this has been at.
+
+        What is fused depends on the groups of this very run, which a graph knows by
+        name alone, and of a graph that was kept nobody would hear what was fused.
+        """
 
 
-def over(backend: str, report: Report) -> Callable[..., Any]:
+def over(backend: str, report: FuseReport) -> Callable[..., Any]:
     """Return a backend of torch.compile like "aot_eager", after this pass."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.registry import lookup_backend
@@ -71,7 +66,7 @@ def over(backend: str, report: Report) -> Callable[..., Any]:
     return made
 
 
-def fuse_graph(graph: Graph, report: Report) -> int:
+def fuse_graph(graph: Graph, report: FuseReport) -> int:
     """Replace what can be; return how often."""
     count = 0
     for root in norms_of(graph):
@@ -104,7 +99,7 @@ def _check_group(group: str, total: torch.Tensor) -> None:
             raise Unknown(f"{nbytes} bytes; on this machine up to {most} are fused")
 
 
-def _replace(graph: Graph, found: Found) -> None:
+def _replace(graph: Graph, found: FusedMatch) -> None:
     """Put the fused operator where the sum was made."""
     total, weight = found.total, found.weight
     if weight is not None:

@@ -1,13 +1,14 @@
 """Sums over ranks that are held back: tensors that are made when they are looked at.
 
-A layer that would all_reduce its output gives a `Held` instead. A residual may be added
-to it, and a norm of that is one fused call. Everything else that is done with it makes
-the sum first: the part of one rank is nowhere to be seen, since a `Held` has no memory
-of its own. It is right by what nobody else can do, not by what a model is expected to:
+A layer that would all_reduce its output gives a `HeldSum` instead. A residual may be
+added to it, and a norm of that is one fused call. Everything else that is done with it
+makes the sum first: the part of one rank is nowhere to be seen, since a `HeldSum` has
+no memory of its own. It is right by what nobody else can do, not by what a model is
+expected to:
 
-    the part       belongs to this `Part` alone, counted by owners (`is_alone`)
-    the residual   is copied, unless it belongs to a `Held` alone, which makes whoever
-                   waits for it before it is given to anybody
+    the part       belongs to this `PartialSum` alone, counted by owners (`is_alone`)
+    the residual   is copied, unless it belongs to a `HeldSum` alone, which makes
+                   whoever waits for it before it is given to anybody
     the collective is made once by every rank, in the order of the layers' calls: before
                    the next layer's, or when nobody can ask for it any more; and by the
                    same kind of call on every rank, whoever looks at it
@@ -28,9 +29,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.calls import Communicator
 from stretto.errors import CallError
-from stretto.torch.fusing.report import Report
+from stretto.runtime.calls import Communicator
+from stretto.torch.fusing.report import FuseReport
 from stretto.torch.operators.norms import (
     EPS,
     add_norm,
@@ -40,10 +41,8 @@ from stretto.torch.operators.norms import (
     run_fused,
 )
 
-__all__ = ["Held", "Part", "is_alone", "is_plain", "real", "settle"]
-
 _log = logging.getLogger("stretto.torch")
-_held_of: weakref.WeakKeyDictionary[Communicator, weakref.ref[Part]] = (
+_held_of: weakref.WeakKeyDictionary[Communicator, weakref.ref[PartialSum]] = (
     weakref.WeakKeyDictionary()
 )
 """The sum of each communicator that was held back last."""
@@ -62,16 +61,16 @@ def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class Part:
+class PartialSum:
     """This rank's part of a sum over ranks; it becomes the sum, once."""
 
-    def __init__(self, tensor: Tensor, comm: Communicator, report: Report) -> None:
+    def __init__(self, tensor: Tensor, comm: Communicator, report: FuseReport) -> None:
         self.tensor, self.comm, self.report = tensor, comm, report
         self.is_open = False
         """Whether the sum is still to be made."""
         self.error: BaseException | None = None
 
-    def hold(self) -> Held:
+    def hold(self) -> HeldSum:
         """Return the sum, to be made later."""
         x = self.tensor
         self.version = None if x.is_inference() else x._version
@@ -79,7 +78,7 @@ class Part:
         self.maker = os.getpid(), threading.get_ident()
         self.is_open = True
         _held_of[self.comm] = weakref.ref(self)
-        return Held(self)
+        return HeldSum(self)
 
     @_untraced
     def sum(self) -> Tensor:
@@ -148,16 +147,16 @@ def settle(comm: Communicator) -> None:
         part.sum()
 
 
-class Held(Tensor):  # type: ignore[misc]
+class HeldSum(Tensor):  # type: ignore[misc]
     """A sum over ranks, or of that and a residual, made when it is looked at."""
 
-    _part: Part
-    _residual: Tensor | Held | None
+    _part: PartialSum
+    _residual: Tensor | HeldSum | None
     _made: Tensor | None
-    _readers: list[weakref.ref[Held]]
+    _readers: list[weakref.ref[HeldSum]]
 
     @staticmethod
-    def __new__(cls: Any, part: Part, residual: Any = None) -> Held:
+    def __new__(cls: Any, part: PartialSum, residual: Any = None) -> HeldSum:
         """Make a tensor that has a shape and a type, and no memory."""
         x = part.tensor
         made = Tensor._make_wrapper_subclass(
@@ -177,7 +176,7 @@ class Held(Tensor):  # type: ignore[misc]
         """Hold back sums, and say what all ranks know; else be the tensor."""
         if func in _ADDS and len(args) == 2 and not kwargs:
             return _sum(*args)
-        if func in _KNOWN and type(args[0]) is Held and args[0]._made is None:
+        if func in _KNOWN and type(args[0]) is HeldSum and args[0]._made is None:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         args, kwargs = torch.utils._pytree.tree_map(real, (tuple(args), kwargs or {}))
@@ -197,7 +196,7 @@ class Held(Tensor):  # type: ignore[misc]
     def __radd__(self, other: Any) -> Any:
         return _sum(other, self)
 
-    def waits(self, *, with_residual: bool) -> Part | None:
+    def waits(self, *, with_residual: bool) -> PartialSum | None:
         """Return the part, if a norm can still make the sum."""
         fits = self._made is None and (self._residual is not None) == with_residual
         return self._part if fits and self._part.can_be_normed() else None
@@ -231,13 +230,13 @@ class Held(Tensor):  # type: ignore[misc]
             self._made, self._residual = total, None
         return self._made
 
-    def plus(self, other: Any) -> Held | None:
+    def plus(self, other: Any) -> HeldSum | None:
         """Return the sum with a residual, held back too; None where it cannot be."""
         if self._made is not None or self._residual is not None:
             return None
-        if type(other) is Held and other._made is None and not other._part.is_open:
+        if type(other) is HeldSum and other._made is None and not other._part.is_open:
             other._settled()  # without a collective
-        its: Any = other._made if type(other) is Held else other
+        its: Any = other._made if type(other) is HeldSum else other
         if not is_plain(its) or not self._part.can_be_normed():
             return None
         x = self._part.tensor
@@ -245,23 +244,23 @@ class Held(Tensor):  # type: ignore[misc]
             return None
         if not its.is_contiguous() or (torch.is_grad_enabled() and its.requires_grad):
             return None
-        if type(other) is Held and is_alone(other.__dict__, "_made", 1):
-            made = Held(self._part, other)
+        if type(other) is HeldSum and is_alone(other.__dict__, "_made", 1):
+            made = HeldSum(self._part, other)
             other._readers.append(weakref.ref(made))
         else:
-            made = Held(self._part, its.clone())
+            made = HeldSum(self._part, its.clone())
         self._readers.append(weakref.ref(made))
         return made
 
 
 def _read(residual: Any) -> Tensor:
-    """Return a residual to read: what belongs to a `Held` has been made."""
-    return residual._made if type(residual) is Held else residual
+    """Return a residual to read: what belongs to a `HeldSum` has been made."""
+    return residual._made if type(residual) is HeldSum else residual
 
 
 def real(value: Any) -> Any:
     """Return the tensor that is held back; anything else as it is."""
-    return value.value() if type(value) is Held else value
+    return value.value() if type(value) is HeldSum else value
 
 
 def is_plain(value: Any) -> bool:
@@ -272,7 +271,7 @@ def is_plain(value: Any) -> bool:
 def _sum(a: Any, b: Any) -> Any:
     """Return a sum, held back when one side is a part and the other a tensor."""
     for one, other in ((a, b), (b, a)):
-        if type(one) is Held:
+        if type(one) is HeldSum:
             made = one.plus(other)
             if made is not None:
                 return made

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stretto.calls import Communicator
+from stretto.runtime.calls import Communicator
 from stretto.torch.fusing.held import is_alone, is_plain
 from stretto.torch.fusing.trials import (
     ELSEWHERE,
@@ -32,8 +32,6 @@ from stretto.torch.fusing.trials import (
     reason,
     stand_ins,
 )
-
-__all__ = ["Layer", "try_layer"]
 
 _WIDTHS = ("input_size_per_partition", "in_features", "input_size")
 _TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-__all__ = ["Found", "Unknown", "find_norm", "norms_of"]
-
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
 _CONVERTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
@@ -45,7 +43,7 @@ class Unknown(Exception):
 
 
 @dataclass
-class Found:
+class FusedMatch:
     """One occurrence: what the fused operator takes, and what it replaces."""
 
     x: Node
@@ -70,7 +68,7 @@ def norms_of(graph: torch.fx.Graph) -> list[Node]:
     return [n for n in graph.nodes if n.op == "call_function" and n.target in targets]
 
 
-def find_norm(root: Node) -> Found | None:
+def find_norm(root: Node) -> FusedMatch | None:
     """Return the all_reduce and norm that a node belongs to; None: it is no such thing.
 
     Raises:
@@ -101,7 +99,9 @@ def find_norm(root: Node) -> Found | None:
             raise Unknown("what is reduced is strided, and its sum is seen otherwise")
         gone = [*gone, *([] if side is total else [total]), *used]
         residual = others[0] if others else None
-        return Found(x, residual, weight, eps, group, total, out, views, later, gone)
+        return FusedMatch(
+            x, residual, weight, eps, group, total, out, views, later, gone
+        )
     _explain(sides)
     return None
 

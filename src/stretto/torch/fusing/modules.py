@@ -12,21 +12,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._device import DeviceContext
 
-from stretto.calls import Communicator
 from stretto.errors import CallError
-from stretto.torch.fusing.held import Held, Part, is_alone, is_plain, real, settle
+from stretto.runtime.calls import Communicator
+from stretto.torch.fusing.held import (
+    HeldSum,
+    PartialSum,
+    is_alone,
+    is_plain,
+    real,
+    settle,
+)
 from stretto.torch.fusing.layers import Layer, try_layer
 from stretto.torch.fusing.normings import Norm, try_norm
-from stretto.torch.fusing.report import Report
+from stretto.torch.fusing.report import FuseReport
 from stretto.torch.fusing.trials import ELSEWHERE, agreed
 from stretto.torch.operators.library import communicator_of
 from stretto.torch.operators.norms import fused_up_to
 
-__all__ = ["fuse_modules"]
 
-
-def fuse_modules(model: nn.Module, group: Any, report: Report) -> None:
+def fuse_modules(model: nn.Module, group: Any, report: FuseReport) -> None:
     """Let row-parallel layers hold back, and norms take what is held back (collective).
 
     A model that was fused before is tried anew.
@@ -72,7 +78,7 @@ def _unwrap(module: nn.Module) -> None:
             module.forward = before
 
 
-def _layers(model: nn.Module, group: Any, report: Report) -> list[Layer]:
+def _layers(model: nn.Module, group: Any, report: FuseReport) -> list[Layer]:
     """Return the layers that have a flag for their all_reduce, and a group of ours."""
     found = [
         (name or type(model).__name__, module)
@@ -109,7 +115,7 @@ def _norms(model: nn.Module) -> list[Norm]:
     ]
 
 
-def _agreed_norm(norm: Norm, comms: list[Communicator], report: Report) -> bool:
+def _agreed_norm(norm: Norm, comms: list[Communicator], report: FuseReport) -> bool:
     """Try a norm; return whether all ranks take it for the same (collective)."""
     if not comms:
         return False
@@ -129,7 +135,7 @@ def _is_watched() -> bool:
     """Return whether a call is traced, faked, cast or transformed; none tried was."""
     return bool(
         torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
+        or any(map(_looks_at_calls, range(torch._C._len_torch_function_stack())))
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.is_autocast_enabled("cpu")
         or torch.is_autocast_enabled("cuda")
@@ -137,8 +143,16 @@ def _is_watched() -> bool:
     )
 
 
+def _looks_at_calls(nth: int) -> bool:
+    """Return whether a mode sees more of calls than where they make new tensors.
+
+    A default device, `torch.set_default_device("cuda")`, is a mode as well.
+    """
+    return type(torch._C._get_function_stack_at(nth)) is not DeviceContext
+
+
 def _held_back(
-    layer: Layer, group: Any, report: Report, *args: Any, **options: Any
+    layer: Layer, group: Any, report: FuseReport, *args: Any, **options: Any
 ) -> Any:
     """Run a layer without its all_reduce; its sum is made when it is looked at.
 
@@ -155,7 +169,7 @@ def _held_back(
         settle(layer.comm)
         made = layer.part(*args)
         rest = made[1:] if type(made) is tuple else None
-        part = Part(made if rest is None else made[0], layer.comm, report)
+        part = PartialSum(made if rest is None else made[0], layer.comm, report)
         del made
         held = _hold(part, args[0])
         if held is not None:
@@ -179,7 +193,7 @@ def _may_hold(layer: Layer, group: Any, args: Any, options: Any) -> bool:
         return False
 
 
-def _hold(part: Part, x: Tensor) -> Tensor | None:
+def _hold(part: PartialSum, x: Tensor) -> Tensor | None:
     """Return a sum that is held back, or made where that is faster; None: neither.
 
     A part that is not the layer's to give away cannot become the sum.
@@ -208,7 +222,7 @@ def _normed(norm: Norm, *args: Any, **options: Any) -> Any:
     """Norm what is held back by one fused call; anything else as before."""
     if torch.compiler.is_compiling():
         return norm.forward(*args, **options)
-    if args and not options and type(args[0]) is Held:
+    if args and not options and type(args[0]) is HeldSum:
         held, *rest = args
         if not rest and norm.alone and _may_norm(norm, held, with_residual=True):
             return held.normed(*norm.arguments())
@@ -220,12 +234,12 @@ def _normed(norm: Norm, *args: Any, **options: Any) -> Any:
     return norm.forward(*map(real, args), **options)
 
 
-def _may_norm(norm: Norm, held: Held, *, with_residual: bool) -> bool:
+def _may_norm(norm: Norm, held: HeldSum, *, with_residual: bool) -> bool:
     part = held.waits(with_residual=with_residual)
     return part is not None and norm.takes(part.tensor) and not _is_watched()
 
 
-def _fits(residual: Any, held: Held) -> bool:
+def _fits(residual: Any, held: HeldSum) -> bool:
     """Return whether a residual is one of the fused call."""
     return (
         is_plain(residual)
@@ -236,7 +250,7 @@ def _fits(residual: Any, held: Held) -> bool:
     )
 
 
-def _pair(norm: Norm, held: Held, residual: Tensor) -> tuple[Tensor, Tensor]:
+def _pair(norm: Norm, held: HeldSum, residual: Tensor) -> tuple[Tensor, Tensor]:
     """Return the norm and the sum with the residual, where the module leaves them."""
     part = held.waits(with_residual=False)
     assert part is not None  # the caller has asked

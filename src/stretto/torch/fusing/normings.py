@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.calls import Communicator
+from stretto.runtime.calls import Communicator
 from stretto.torch.fusing.held import is_plain
 from stretto.torch.fusing.trials import (
     ELSEWHERE,
@@ -31,8 +31,6 @@ from stretto.torch.fusing.trials import (
     reason,
     stand_ins,
 )
-
-__all__ = ["Norm", "try_norm"]
 
 _EPS = ("variance_epsilon", "eps", "epsilon")
 _ELSE = (

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-__all__ = ["Report"]
-
 _log = logging.getLogger("stretto.torch")
 
 
 @dataclass
-class Report:
+class FuseReport:
     """Counts and reasons; a compiled model's grow when it is compiled."""
 
     fused: int = 0

@@ -15,19 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stretto.calls import Communicator
-
-__all__ = [
-    "ELSEWHERE",
-    "Unlike",
-    "agreed",
-    "drawn",
-    "identical",
-    "look_of",
-    "quiet",
-    "reason",
-    "stand_ins",
-]
+from stretto.runtime.calls import Communicator
 
 ELSEWHERE = "another rank leaves it alone; its report says why"
 _SEED = 20261

@@ -1,7 +1,5 @@
 """Operators of `torch.ops.stretto`, and the plain functions that stand before them."""
 
-import importlib
-
 from stretto.torch.operators.doors import (
     all_gather,
     all_gather_v,
@@ -22,8 +20,6 @@ from stretto.torch.operators.library import named
 from stretto.torch.operators.matmuls import all_gather_matmul, matmul_reduce_scatter
 from stretto.torch.operators.norms import all_reduce_rmsnorm, all_reduce_rmsnorm_
 from stretto.torch.operators.norms_fp8 import all_reduce_rmsnorm_fp8
-
-importlib.import_module("stretto.torch.operators.rooted")  # it registers operators
 
 __all__ = [
     "all_gather",

@@ -9,22 +9,24 @@ others return new tensors and have a gradient. Parts are joined along the first 
     broadcast               reduce at the root, and the other way round
     gather                  scatter, and the other way round
     permute                 permute the other way round
+
+What a rank has no part in is zeros (reduce, permute) or has no rows (gather), so that
+every rank has a tensor, and every gradient a meaning.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stretto.calls import Communicator
 from stretto.errors import CallError
+from stretto.runtime.calls import Communicator
 from stretto.torch.operators.library import define, resolve
-
-__all__ = ["gathered", "part_of", "plain"]
 
 OPS = torch.ops.stretto
 
@@ -51,305 +53,214 @@ def part_of(x: Tensor, n: int, verb: str) -> list[Any]:
     return [x.shape[0] // n, *x.shape[1:]]
 
 
-def _linear(op: str, verb: str) -> None:
-    """Refuse the gradient of what is not linear."""
-    if op not in ("sum", "avg"):
-        raise CallError(f"{verb}: {op!r} has no gradient here; want sum or avg")
+def _define(
+    schema: str,
+    shape: Callable[..., Sequence[Any]],
+    call: Callable[..., object],
+    backward: Callable[..., Any],
+) -> None:
+    """Define an operator that returns a tensor of a shape, which a call fills.
+
+    `shape` takes what the operator does; `call` a communicator, the plain input and the
+    output, then what comes between input and group.
+    """
+
+    def fake(x: Tensor, *rest: Any) -> Tensor:
+        return x.new_empty(shape(x, *rest))
+
+    def kernel(x: Tensor, *rest: Any) -> Tensor:
+        out = fake(x, *rest)
+        call(resolve(rest[-1]), plain(x), out, *rest[:-1])
+        return out
+
+    define(f"{schema} -> Tensor", kernel, fake=fake, backward=backward)
 
 
-def _same(x: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _define_writing(
+    schema: str, call: Callable[..., object], *, filled: bool = False
+) -> None:
+    """Define an operator whose call fills the last tensor that it is given.
+
+    `filled` says that there is one tensor only, which is the call's input, too.
+    """
+
+    def kernel(*given: Any) -> None:
+        at = 0 if filled else 1
+        with _flat(given[at], filled=filled) as out:
+            x = out if filled else plain(given[0])
+            call(resolve(given[-1]), x, out, *given[at + 1 : -1])
+
+    define(f"{schema} -> ()", kernel, fake=lambda *_: None)
 
 
-def _nothing(*_: Any) -> None:
-    pass
+@contextlib.contextmanager
+def _flat(out: Tensor, *, filled: bool) -> Iterator[Tensor]:
+    """Give a tensor as a call takes it; what is written there, `out` has afterwards."""
+    flat = out
+    if filled:
+        flat = plain(out)
+    elif not out.is_contiguous():
+        flat = out.new_empty(out.shape)
+    yield flat
+    if flat is not out:
+        out.copy_(flat)
+
+
+def _same(x: Tensor, *_: Any) -> Sequence[Any]:
+    return list(x.shape)
+
+
+def _unsummed(ctx: Any, grad: Tensor, verb: str) -> Tensor:
+    """Return the gradient of every input of a sum; refuse what is not linear."""
+    if ctx.op not in ("sum", "avg"):
+        raise CallError(f"{verb}: {ctx.op!r} has no gradient here; want sum or avg")
+    return grad / resolve(ctx.group).num_ranks if ctx.op == "avg" else grad
 
 
 # all_reduce
 
 
-def _all_reduce(x: Tensor, op: str, group: str) -> Tensor:
-    out = x.new_empty(x.shape)
-    resolve(group).all_reduce(plain(x), op, out=out)
-    return out
-
-
-def _all_reduce_(x: Tensor, op: str, group: str) -> None:
-    flat = plain(x)
-    resolve(group).all_reduce(flat, op)
-    if flat is not x:
-        x.copy_(flat)
-
-
-def _all_reduce_out(x: Tensor, out: Tensor, op: str, group: str) -> None:
-    flat = out if out.is_contiguous() else out.new_empty(out.shape)
-    resolve(group).all_reduce(plain(x), op, out=flat)
-    if flat is not out:
-        out.copy_(flat)
-
-
-def _keep_op(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.op, ctx.group = inputs[-2:]
+def _all_reduce(comm: Communicator, x: Tensor, out: Tensor, op: str) -> None:
+    comm.all_reduce(x, op, out=None if out is x else out)
 
 
 def _all_reduce_back(ctx: Any, grad: Tensor) -> Any:
-    _linear(ctx.op, "all_reduce")
-    return OPS.all_reduce(grad, ctx.op, ctx.group), None, None
+    _unsummed(ctx, grad, "all_reduce")
+    return OPS.all_reduce(grad, ctx.op, ctx.group)
 
 
-define(
-    "all_reduce(Tensor x, str op, str group) -> Tensor",
-    _all_reduce,
-    fake=_same,
-    backward=_all_reduce_back,
-    context=_keep_op,
+_define("all_reduce(Tensor x, str op, str group)", _same, _all_reduce, _all_reduce_back)
+_define_writing(
+    "all_reduce_(Tensor(a!) x, str op, str group)", _all_reduce, filled=True
 )
-define(
-    "all_reduce_(Tensor(a!) x, str op, str group) -> ()", _all_reduce_, fake=_nothing
-)
-define(
-    "all_reduce_out(Tensor x, Tensor(a!) out, str op, str group) -> ()",
-    _all_reduce_out,
-    fake=_nothing,
+_define_writing(
+    "all_reduce_out(Tensor x, Tensor(a!) out, str op, str group)", _all_reduce
 )
 
 
 # all_gather and reduce_scatter
 
 
-def _all_gather(x: Tensor, group: str) -> Tensor:
-    comm = resolve(group)
-    out = x.new_empty(gathered(x, comm.num_ranks))
-    comm.all_gather(plain(x), out=out)
-    return out
-
-
-def _all_gather_out(x: Tensor, out: Tensor, group: str) -> None:
-    flat = out if out.is_contiguous() else out.new_empty(out.shape)
-    resolve(group).all_gather(plain(x), out=flat)
-    if flat is not out:
-        out.copy_(flat)
-
-
-def _all_gather_fake(x: Tensor, group: str) -> Tensor:
-    return x.new_empty(gathered(x, resolve(group).num_ranks))
-
-
-def _keep_group(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.group, ctx.shape = inputs[-1], inputs[0].shape
+def _all_gather(comm: Communicator, x: Tensor, out: Tensor) -> None:
+    comm.all_gather(x, out=out)
 
 
 def _all_gather_back(ctx: Any, grad: Tensor) -> Any:
     n = resolve(ctx.group).num_ranks
     part = OPS.reduce_scatter(grad.reshape(n, -1), "sum", ctx.group)
-    return part.view(ctx.shape), None
+    return part.view(ctx.shape)
 
 
-define(
-    "all_gather(Tensor x, str group) -> Tensor",
-    _all_gather,
-    fake=_all_gather_fake,
-    backward=_all_gather_back,
-    context=_keep_group,
-)
-define(
-    "all_gather_out(Tensor x, Tensor(a!) out, str group) -> ()",
-    _all_gather_out,
-    fake=_nothing,
-)
-
-
-def _reduce_scatter(x: Tensor, op: str, group: str) -> Tensor:
-    comm = resolve(group)
-    out = x.new_empty(part_of(x, comm.num_ranks, "reduce_scatter"))
-    comm.reduce_scatter(plain(x), op, out=out)
-    return out
-
-
-def _reduce_scatter_out(x: Tensor, out: Tensor, op: str, group: str) -> None:
-    flat = out if out.is_contiguous() else out.new_empty(out.shape)
-    resolve(group).reduce_scatter(plain(x), op, out=flat)
-    if flat is not out:
-        out.copy_(flat)
-
-
-def _reduce_scatter_fake(x: Tensor, op: str, group: str) -> Tensor:
-    return x.new_empty(part_of(x, resolve(group).num_ranks, "reduce_scatter"))
+def _reduce_scatter(comm: Communicator, x: Tensor, out: Tensor, op: str) -> None:
+    comm.reduce_scatter(x, op, out=out)
 
 
 def _reduce_scatter_back(ctx: Any, grad: Tensor) -> Any:
-    _linear(ctx.op, "reduce_scatter")
-    if ctx.op == "avg":
-        grad = grad / resolve(ctx.group).num_ranks
-    return OPS.all_gather(grad, ctx.group), None, None
+    return OPS.all_gather(_unsummed(ctx, grad, "reduce_scatter"), ctx.group)
 
 
-define(
-    "reduce_scatter(Tensor x, str op, str group) -> Tensor",
-    _reduce_scatter,
-    fake=_reduce_scatter_fake,
-    backward=_reduce_scatter_back,
-    context=_keep_op,
+_define(
+    "all_gather(Tensor x, str group)",
+    lambda x, group: gathered(x, resolve(group).num_ranks),
+    _all_gather,
+    _all_gather_back,
 )
-define(
-    "reduce_scatter_out(Tensor x, Tensor(a!) out, str op, str group) -> ()",
-    _reduce_scatter_out,
-    fake=_nothing,
+_define_writing("all_gather_out(Tensor x, Tensor(a!) out, str group)", _all_gather)
+_define(
+    "reduce_scatter(Tensor x, str op, str group)",
+    lambda x, op, group: part_of(x, resolve(group).num_ranks, "reduce_scatter"),
+    _reduce_scatter,
+    _reduce_scatter_back,
+)
+_define_writing(
+    "reduce_scatter_out(Tensor x, Tensor(a!) out, str op, str group)", _reduce_scatter
 )
 
 
 # The same with unequal parts: sizes are rows of every rank's part.
 
 
-def _elements(x: Tensor, sizes: Sequence[int]) -> list[int]:
-    """Return the elements of so many rows of `x`."""
-    row = math.prod(x.shape[1:])
-    return [int(s) * row for s in sizes]
-
-
-def _check_sizes(
-    x: Tensor, sizes: Sequence[int], rows: int, comm: Communicator
-) -> None:
+def _elements(
+    x: Tensor, sizes: Sequence[int], comm: Communicator, rows: int
+) -> list[int]:
+    """Return the elements of so many rows of `x`, which are to be its own."""
     if len(sizes) != comm.num_ranks or not x.dim() or x.shape[0] != rows:
         raise CallError(
             f"rank {comm.rank}: sizes={list(sizes)} for x of shape {tuple(x.shape)}; "
             f"want {comm.num_ranks} numbers of rows that fit it"
         )
+    row = math.prod(x.shape[1:])
+    return [int(s) * row for s in sizes]
 
 
-def _all_gather_v(x: Tensor, sizes: Sequence[int], group: str) -> Tensor:
-    comm = resolve(group)
-    _check_sizes(x, sizes, sizes[comm.rank], comm)
-    out = x.new_empty([sum(sizes), *x.shape[1:]])
-    comm.all_gather_v(plain(x).view(-1), _elements(x, sizes), out=out.view(-1))
-    return out
+def _rows_of(sizes: Sequence[int], rank: int) -> int:
+    """Return the rows of a rank; 0 where there are too few sizes: a call refuses."""
+    return sizes[rank] if rank < len(sizes) else 0
 
 
-def _all_gather_v_fake(x: Tensor, sizes: Sequence[int], group: str) -> Tensor:
-    return x.new_empty([sum(sizes), *x.shape[1:]])
+def _all_gather_v(
+    comm: Communicator, x: Tensor, out: Tensor, sizes: Sequence[int]
+) -> None:
+    counts = _elements(x, sizes, comm, _rows_of(sizes, comm.rank))
+    comm.all_gather_v(x.view(-1), counts, out=out.view(-1))
 
 
-def _keep_sizes(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.sizes, ctx.group = inputs[1], inputs[-1]
-    ctx.op = inputs[2] if len(inputs) > 3 else "sum"
-
-
-def _all_gather_v_back(ctx: Any, grad: Tensor) -> Any:
-    return OPS.reduce_scatter_v(grad, ctx.sizes, "sum", ctx.group), None, None
-
-
-def _reduce_scatter_v(x: Tensor, sizes: Sequence[int], op: str, group: str) -> Tensor:
-    comm = resolve(group)
-    _check_sizes(x, sizes, sum(sizes), comm)
-    out = x.new_empty([sizes[comm.rank], *x.shape[1:]])
-    flat = plain(x).view(-1)
-    comm.reduce_scatter_v(flat, _elements(x, sizes), op, out=out.view(-1))
-    return out
-
-
-def _reduce_scatter_v_fake(
-    x: Tensor, sizes: Sequence[int], op: str, group: str
-) -> Tensor:
-    return x.new_empty([sizes[resolve(group).rank], *x.shape[1:]])
+def _reduce_scatter_v(
+    comm: Communicator, x: Tensor, out: Tensor, sizes: Sequence[int], op: str
+) -> None:
+    counts = _elements(x, sizes, comm, sum(sizes))
+    comm.reduce_scatter_v(x.view(-1), counts, op, out=out.view(-1))
 
 
 def _reduce_scatter_v_back(ctx: Any, grad: Tensor) -> Any:
-    _linear(ctx.op, "reduce_scatter_v")
-    if ctx.op == "avg":
-        grad = grad / resolve(ctx.group).num_ranks
-    return OPS.all_gather_v(grad, ctx.sizes, ctx.group), None, None, None
+    grad = _unsummed(ctx, grad, "reduce_scatter_v")
+    return OPS.all_gather_v(grad, ctx.sizes, ctx.group)
 
 
-define(
-    "all_gather_v(Tensor x, SymInt[] sizes, str group) -> Tensor",
+_define(
+    "all_gather_v(Tensor x, SymInt[] sizes, str group)",
+    lambda x, sizes, group: [sum(sizes), *x.shape[1:]],
     _all_gather_v,
-    fake=_all_gather_v_fake,
-    backward=_all_gather_v_back,
-    context=_keep_sizes,
+    lambda ctx, grad: OPS.reduce_scatter_v(grad, ctx.sizes, "sum", ctx.group),
 )
-define(
-    "reduce_scatter_v(Tensor x, SymInt[] sizes, str op, str group) -> Tensor",
+_define(
+    "reduce_scatter_v(Tensor x, SymInt[] sizes, str op, str group)",
+    lambda x, sizes, op, group: [
+        _rows_of(sizes, resolve(group).rank),
+        *x.shape[1:],
+    ],
     _reduce_scatter_v,
-    fake=_reduce_scatter_v_fake,
-    backward=_reduce_scatter_v_back,
-    context=_keep_sizes,
+    _reduce_scatter_v_back,
 )
 
 
 # all_to_all
 
 
-def _all_to_all(x: Tensor, group: str) -> Tensor:
-    out = x.new_empty(x.shape)
-    comm = resolve(group)
+def _all_to_all(comm: Communicator, x: Tensor, out: Tensor) -> None:
     part_of(x, comm.num_ranks, "all_to_all")
-    comm.all_to_all(plain(x), out=out)
-    return out
-
-
-def _all_to_all_back(ctx: Any, grad: Tensor) -> Any:
-    return OPS.all_to_all(grad, ctx.group), None
-
-
-define(
-    "all_to_all(Tensor x, str group) -> Tensor",
-    _all_to_all,
-    fake=_same,
-    backward=_all_to_all_back,
-    context=_keep_group,
-)
+    comm.all_to_all(x, out=out)
 
 
 def _all_to_all_v(
-    x: Tensor, out_splits: Sequence[int], in_splits: Sequence[int], group: str
-) -> Tensor:
-    comm = resolve(group)
-    _check_sizes(x, in_splits, sum(in_splits), comm)
+    comm: Communicator,
+    x: Tensor,
+    out: Tensor,
+    out_splits: Sequence[int],
+    in_splits: Sequence[int],
+) -> None:
+    counts = _elements(x, in_splits, comm, sum(in_splits))
     if len(out_splits) != comm.num_ranks:
         raise CallError(
             f"rank {comm.rank}: out_splits={list(out_splits)}; want "
             f"{comm.num_ranks} numbers"
         )
-    out = x.new_empty([sum(out_splits), *x.shape[1:]])
-    comm.all_to_all_v(plain(x).view(-1), _elements(x, in_splits), out=out.view(-1))
-    return out
+    comm.all_to_all_v(x.view(-1), counts, out=out.view(-1))
 
 
-def _all_to_all_v_fake(
-    x: Tensor, out_splits: Sequence[int], in_splits: Sequence[int], group: str
-) -> Tensor:
-    return x.new_empty([sum(out_splits), *x.shape[1:]])
-
-
-def _keep_splits(ctx: Any, inputs: Any, output: Any) -> None:
-    _, ctx.out_splits, ctx.in_splits, ctx.group = inputs
-
-
-def _all_to_all_v_back(ctx: Any, grad: Tensor) -> Any:
-    back = OPS.all_to_all_v(grad, ctx.in_splits, ctx.out_splits, ctx.group)
-    return back, None, None, None
-
-
-define(
-    "all_to_all_v(Tensor x, SymInt[] out_splits, SymInt[] in_splits, str group)"
-    " -> Tensor",
-    _all_to_all_v,
-    fake=_all_to_all_v_fake,
-    backward=_all_to_all_v_back,
-    context=_keep_splits,
-)
-
-
-def _all_to_all_axes(x: Tensor, split: int, concat: int, group: str) -> Tensor:
-    comm = resolve(group)
-    out = x.new_empty(_moved(x, split, concat, comm.num_ranks))
-    comm.all_to_all(plain(x), split=split, concat=concat, out=out)
-    return out
-
-
-def _moved(x: Tensor, split: int, concat: int, n: int) -> list[Any]:
+def _all_to_all_axes_shape(x: Tensor, split: int, concat: int, group: str) -> list[Any]:
     """Return the shape of parts along one axis, joined along another."""
-    shape = list(x.shape)
+    n, shape = resolve(group).num_ranks, list(x.shape)
     if not x.dim() or shape[split] % n:
         raise CallError(
             f"all_to_all_axes: x has shape {tuple(x.shape)}; want an axis {split} "
@@ -360,23 +271,103 @@ def _moved(x: Tensor, split: int, concat: int, n: int) -> list[Any]:
     return shape
 
 
-def _all_to_all_axes_fake(x: Tensor, split: int, concat: int, group: str) -> Tensor:
-    return x.new_empty(_moved(x, split, concat, resolve(group).num_ranks))
+_define(
+    "all_to_all(Tensor x, str group)",
+    _same,
+    _all_to_all,
+    lambda ctx, grad: OPS.all_to_all(grad, ctx.group),
+)
+_define(
+    "all_to_all_v(Tensor x, SymInt[] out_splits, SymInt[] in_splits, str group)",
+    lambda x, out_splits, *_: [sum(out_splits), *x.shape[1:]],
+    _all_to_all_v,
+    lambda ctx, grad: OPS.all_to_all_v(grad, ctx.in_splits, ctx.out_splits, ctx.group),
+)
+_define(
+    "all_to_all_axes(Tensor x, int split, int concat, str group)",
+    _all_to_all_axes_shape,
+    lambda comm, x, out, split, concat: comm.all_to_all(
+        x, split=split, concat=concat, out=out
+    ),
+    lambda ctx, grad: OPS.all_to_all_axes(grad, ctx.concat, ctx.split, ctx.group),
+)
 
 
-def _keep_axes(ctx: Any, inputs: Any, output: Any) -> None:
-    _, ctx.split, ctx.concat, ctx.group = inputs
+# With a root, and permute.
 
 
-def _all_to_all_axes_back(ctx: Any, grad: Tensor) -> Any:
-    back = OPS.all_to_all_axes(grad, ctx.concat, ctx.split, ctx.group)
-    return back, None, None, None
+def _broadcast(comm: Communicator, x: Tensor, out: Tensor, root: int) -> None:
+    if out is not x:
+        out.copy_(x)
+    comm.broadcast(out, root=root)
 
 
-define(
-    "all_to_all_axes(Tensor x, int split, int concat, str group) -> Tensor",
-    _all_to_all_axes,
-    fake=_all_to_all_axes_fake,
-    backward=_all_to_all_axes_back,
-    context=_keep_axes,
+def _reduce(comm: Communicator, x: Tensor, out: Tensor, op: str, root: int) -> None:
+    here = comm.rank == root
+    comm.reduce(x, op, root=root, out=out if here else None)
+    if not here:
+        out.zero_()
+
+
+def _reduce_back(ctx: Any, grad: Tensor) -> Any:
+    return OPS.broadcast(_unsummed(ctx, grad, "reduce"), ctx.root, ctx.group)
+
+
+def _gather(comm: Communicator, x: Tensor, out: Tensor, root: int) -> None:
+    comm.gather(x, root=root, out=out if comm.rank == root else None)
+
+
+def _gather_shape(x: Tensor, root: int, group: str) -> list[Any]:
+    comm = resolve(group)
+    whole = gathered(x, comm.num_ranks)
+    return whole if comm.rank == root else [0, *whole[1:]]
+
+
+def _scatter(
+    comm: Communicator, x: Tensor, out: Tensor, part: Sequence[int], root: int
+) -> None:
+    if comm.rank != root:
+        comm.scatter(root=root, out=out)
+        return
+    if x.numel() != comm.num_ranks * out.numel():
+        part_of(x, comm.num_ranks, "scatter")  # says what is wrong with the first axis
+    comm.scatter(x.view(comm.num_ranks, *out.shape), root=root, out=out)
+
+
+def _scatter_back(ctx: Any, grad: Tensor) -> Any:
+    whole = OPS.gather(grad, ctx.root, ctx.group)
+    if resolve(ctx.group).rank != ctx.root:
+        return grad.new_zeros(ctx.shape)
+    return whole.view(ctx.shape)
+
+
+_define(
+    "broadcast(Tensor x, int root, str group)",
+    _same,
+    _broadcast,
+    lambda ctx, grad: OPS.reduce(grad, "sum", ctx.root, ctx.group),
+)
+_define_writing(
+    "broadcast_(Tensor(a!) x, int root, str group)", _broadcast, filled=True
+)
+_define("reduce(Tensor x, str op, int root, str group)", _same, _reduce, _reduce_back)
+_define(
+    "gather(Tensor x, int root, str group)",
+    _gather_shape,
+    _gather,
+    lambda ctx, grad: OPS.scatter(grad, ctx.shape, ctx.root, ctx.group),
+)
+_define(
+    "scatter(Tensor x, SymInt[] part, int root, str group)",
+    lambda x, part, *_: list(part),
+    _scatter,
+    _scatter_back,
+)
+_define(
+    "permute(Tensor x, int[] sources, int[] targets, str group)",
+    _same,
+    lambda comm, x, out, sources, targets: comm.permute(
+        x, tuple(zip(sources, targets, strict=True)), out=out
+    ),
+    lambda ctx, grad: OPS.permute(grad, ctx.targets, ctx.sources, ctx.group),
 )

@@ -18,23 +18,6 @@ from stretto.errors import CallError
 from stretto.torch.operators.collectives import gathered, part_of
 from stretto.torch.operators.library import communicator_of, in_graph, text_of
 
-__all__ = [
-    "all_gather",
-    "all_gather_v",
-    "all_reduce",
-    "all_reduce_",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "gather",
-    "permute",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_v",
-    "scatter",
-]
-
 OPS = torch.ops.stretto
 
 

@@ -6,6 +6,7 @@ nothing at all for the default group of the moment.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -13,12 +14,10 @@ from typing import Any
 
 import torch
 
-from stretto.calls import Communicator, Work
 from stretto.errors import CallError
+from stretto.runtime.calls import Communicator, Work
 from stretto.torch.registry import communicator
 from stretto.torch.untraced import untraced
-
-__all__ = ["LIBRARY", "define", "in_graph", "named", "resolve", "text_of"]
 
 untraced(Communicator)  # of any group: it lives below PyTorch, and cannot say so
 untraced(Work)
@@ -95,13 +94,36 @@ def define(
     backward: Callable[..., Any] | None = None,
     context: Callable[..., Any] | None = None,
 ) -> None:
-    """Define `stretto::...`: one kernel for CPU and CUDA, its shapes, its gradient."""
+    """Define `stretto::...`: one kernel for CPU and CUDA, its shapes, its gradient.
+
+    Without a `context` a gradient knows the first input's shape and, by their names,
+    all inputs that are no tensors; and it is the first input's alone.
+    """
     name = f"stretto::{schema.partition('(')[0]}"
     LIBRARY.define(schema)
     for key in _KERNELS:
         LIBRARY.impl(schema.partition("(")[0], untraced(kernel), key)
     torch.library.register_fake(name, fake, lib=LIBRARY)
-    if backward is not None:
-        torch.library.register_autograd(
-            name, backward, setup_context=context, lib=LIBRARY
-        )
+    if backward is None:
+        return
+    if context is None:
+        names = [word.split()[-1] for word in _inputs_of(schema)]
+        context = functools.partial(_keep, names)
+        backward = functools.partial(_of_first, backward, len(names))
+    torch.library.register_autograd(name, backward, setup_context=context, lib=LIBRARY)
+
+
+def _inputs_of(schema: str) -> list[str]:
+    """Return the inputs of a schema, as it spells them."""
+    return schema[schema.index("(") + 1 : schema.index(") ->")].split(",")
+
+
+def _keep(names: list[str], ctx: Any, inputs: Any, output: Any) -> None:
+    for name, value in zip(names, inputs, strict=True):
+        if not isinstance(value, torch.Tensor):
+            setattr(ctx, name, value)
+    ctx.shape = inputs[0].shape
+
+
+def _of_first(back: Callable[..., Any], many: int, ctx: Any, grad: Any) -> Any:
+    return back(ctx, grad), *[None] * (many - 1)

@@ -14,16 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.calls import Communicator
 from stretto.errors import CallError
+from stretto.runtime.calls import Communicator
 from stretto.torch.operators.collectives import gathered, part_of, plain
 from stretto.torch.operators.library import define, in_graph, resolve, text_of
 from stretto.torch.operators.overlapping import (
     gather_then_multiply,
     multiply_then_scatter,
 )
-
-__all__ = ["all_gather_matmul", "matmul_reduce_scatter"]
 
 OPS = torch.ops.stretto
 OVERLAP_FROM: int | None = None

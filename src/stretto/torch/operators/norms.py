@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.calls import Communicator
-from stretto.epilogues import (
+from stretto.errors import CallError
+from stretto.program.epilogues import (
     CASTS,
     Bound,
     Epilogue,
@@ -23,7 +23,7 @@ from stretto.epilogues import (
     row_mean,
     rsqrt,
 )
-from stretto.errors import CallError
+from stretto.runtime.calls import Communicator
 from stretto.torch.operators.collectives import plain
 from stretto.torch.operators.library import (
     communicator_of,
@@ -33,28 +33,12 @@ from stretto.torch.operators.library import (
     text_of,
 )
 
-__all__ = [
-    "EPS",
-    "add_norm",
-    "all_reduce_rmsnorm",
-    "all_reduce_rmsnorm_",
-    "check",
-    "fused_up_to",
-    "in_kernel",
-    "norm",
-    "normed",
-    "normed_",
-    "normed_rows",
-    "run_fused",
-]
-
 OPS = torch.ops.stretto
 EPS = 1e-6
 FUSED_UP_TO: int | None = None
 """Bytes up to which GPUs do it in one kernel; None: as the machine's profile says.
 Larger ones, as in prefill, are moved by the plans that are tuned for plain calls, and
 PyTorch's own kernels follow."""
-_MOST_KNOWN = 4096
 _limits: weakref.WeakKeyDictionary[Communicator, tuple[int, int]] = (
     weakref.WeakKeyDictionary()
 )
@@ -216,7 +200,7 @@ def _remember(
 ) -> None:
     """Know a call again by its weight and shape, with as few questions as are safe."""
     repeat = comm.repeated(x, _bound(add_norm, inputs, outputs), out=into)
-    if repeat is None or type(x) is not Tensor or len(comm.memo) >= _MOST_KNOWN:
+    if repeat is None or type(x) is not Tensor:
         return
     its: Any = weakref.ref(weight)
     at, keep = weight.data_ptr(), into is not None

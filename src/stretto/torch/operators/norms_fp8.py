@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.epilogues import Expr, cast, epilogue, maximum, row_amax
 from stretto.errors import CallError
+from stretto.program.epilogues import Expr, cast, epilogue, maximum, row_amax
 from stretto.torch.operators.collectives import plain
 from stretto.torch.operators.library import define, resolve, text_of
 from stretto.torch.operators.norms import (
@@ -22,8 +22,6 @@ from stretto.torch.operators.norms import (
     normed_rows,
     run_fused,
 )
-
-__all__ = ["add_norm_fp8", "add_norm_static_fp8", "all_reduce_rmsnorm_fp8"]
 
 OPS = torch.ops.stretto
 FP8 = "float8_e4m3fn"

@@ -11,16 +11,14 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from stretto.calls import Communicator
 from stretto.errors import CallError
 from stretto.executors import cuda
-
-__all__ = ["HOW", "gather_then_multiply", "multiply_then_scatter"]
+from stretto.runtime.calls import Communicator
 
 HOW = ""
 """How parts travel and are multiplied; empty: as the profile says.
@@ -79,8 +77,8 @@ class _Room:
         return found
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[tuple[Any, Any]]:
-        """Give the caller's stream and that of copies, after the call before this one.
+    def turn(self, comm: Communicator) -> Iterator[_Turn]:
+        """Give what a call works with, after the call before this one.
 
         Calls on two streams use the same memory. What a graph holds follows within it;
         a graph is replayed after what was enqueued before.
@@ -90,13 +88,24 @@ class _Room:
         last = self._last
         if not captured and last is not None and last[0] != here.cuda_stream:
             here.wait_event(last[1])
-        yield here, self.stream
+        yield _Turn(self, comm, here, self.stream)
         if not captured:
             self._last = here.cuda_stream, here.record_event()
 
     def barrier(self, comm: Communicator) -> None:
         """Let the caller's stream wait until everybody's has come here."""
         comm.all_reduce(self._flag)
+
+
+class _Turn(NamedTuple):
+    """What one call works with."""
+
+    room: _Room
+    comm: Communicator
+    here: Any
+    """The caller's stream."""
+    copies: Any
+    """That of copies."""
 
 
 _rooms: weakref.WeakKeyDictionary[Communicator, _Room] = weakref.WeakKeyDictionary()
@@ -127,26 +136,17 @@ def gather_then_multiply(
 
     This rank's part is multiplied while those of the others come.
     """
-    room = _room_of(comm)
     how = HOW or ("push" if x.nbytes >= comm.measured().pushed_from else "whole")
-    with room.turn() as (here, copies):
+    with _room_of(comm).turn(comm) as turn:
         if how == "push":
-            _push(room, comm, here, copies, x, w, y, whole)
+            _push(turn, x, w, y, whole)
         else:
             each = how == "each"
-            _pull(room, comm, here, copies, x, w, y, whole, each=each)
+            _pull(turn, x, w, y, whole, each=each)
 
 
-def _push(
-    room: _Room,
-    comm: Communicator,
-    here: Any,
-    copies: Any,
-    x: Tensor,
-    w: Tensor,
-    y: Tensor,
-    whole: Tensor | None,
-) -> None:
+def _push(turn: _Turn, x: Tensor, w: Tensor, y: Tensor, whole: Tensor | None) -> None:
+    room, comm, here, copies = turn
     n, me = comm.num_ranks, comm.rank
     rows = x.shape[0]
     mine, theirs = room.arrays(comm, x, [n * rows, x.shape[1]])
@@ -167,17 +167,9 @@ def _push(
 
 
 def _pull(
-    room: _Room,
-    comm: Communicator,
-    here: Any,
-    copies: Any,
-    x: Tensor,
-    w: Tensor,
-    y: Tensor,
-    whole: Tensor | None,
-    *,
-    each: bool,
+    turn: _Turn, x: Tensor, w: Tensor, y: Tensor, whole: Tensor | None, *, each: bool
 ) -> None:
+    room, comm, here, copies = turn
     n, me = comm.num_ranks, comm.rank
     mine, theirs = room.arrays(comm, x, list(x.shape))
     rows = x.shape[0]
@@ -211,18 +203,18 @@ def multiply_then_scatter(
 
     Parts of the others are multiplied first, and leave while others are multiplied.
     """
-    room, how = _room_of(comm), HOW
+    how = HOW
     if not how:
         measured, nbytes = comm.measured(), shape[0] * shape[1] * x.element_size()
         if nbytes >= measured.in_a_ring_from:
             how = "ring"
         else:
             how = "each" if nbytes >= measured.by_parts_from else "whole"
-    with room.turn() as (here, copies):
+    with _room_of(comm).turn(comm) as turn:
         if how == "ring":
-            return _ring(room, comm, here, copies, x, w, shape)
+            return _ring(turn, x, w, shape)
         each = how == "each"
-        return _scatter(room, comm, here, copies, x, w, shape, each=each)
+        return _scatter(turn, x, w, shape, each=each)
 
 
 def _halves(rows: int) -> list[slice]:
@@ -232,20 +224,13 @@ def _halves(rows: int) -> list[slice]:
     return [c for c in (slice(0, first), slice(first, rows)) if c.start < c.stop]
 
 
-def _ring(
-    room: _Room,
-    comm: Communicator,
-    here: Any,
-    copies: Any,
-    x: Tensor,
-    w: Tensor,
-    shape: list[int],
-) -> Tensor:
+def _ring(turn: _Turn, x: Tensor, w: Tensor, shape: list[int]) -> Tensor:
     """Add to the sum that comes from the rank before, and pass it on.
 
     The part of rank p begins at rank p + 1 and ends at p. Halves take turns: one
     travels while the other is multiplied. Every sum is rounded on its way.
     """
+    room, comm, here, copies = turn
     n, me = comm.num_ranks, comm.rank
     rows, columns = shape
     mine, theirs = room.arrays(comm, x, [n * rows, columns])
@@ -278,16 +263,9 @@ def _ring(
 
 
 def _scatter(
-    room: _Room,
-    comm: Communicator,
-    here: Any,
-    copies: Any,
-    x: Tensor,
-    w: Tensor,
-    shape: list[int],
-    *,
-    each: bool,
+    turn: _Turn, x: Tensor, w: Tensor, shape: list[int], *, each: bool
 ) -> Tensor:
+    room, comm, here, copies = turn
     n, me, rows = comm.num_ranks, comm.rank, shape[0]
     mine, theirs = room.arrays(comm, x, [n * rows, shape[1]])
     made = x.new_empty(n * rows, shape[1])

@@ -9,17 +9,17 @@ from __future__ import annotations
 import secrets
 import socket
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
-from stretto.calls import Communicator, connect
 from stretto.errors import CallError
+from stretto.runtime.calls import Communicator, connect
 from stretto.torch import registry
 from stretto.torch.operators.library import named
-
-__all__ = ["Joined", "joined"]
 
 DEADLINE_S = 600.0
 """How late a rank may be: engines load weights and compile between calls."""
@@ -82,3 +82,31 @@ def usable(x: Tensor) -> bool:
     whole = x.untyped_storage().nbytes() - x.storage_offset() * x.element_size()
     dense = x.is_contiguous() or whole == x.numel() * x.element_size()
     return dense and not x.nbytes % 16
+
+
+class PeerAllReduce:
+    """What both engines ask of their all_reduce by peer memory."""
+
+    def __init__(self, group: Any, most_bytes: int) -> None:
+        """Join the group's ranks (collective); `disabled` says that it cannot be."""
+        self.group, self._most_bytes = group, most_bytes
+        self.rank = dist.get_rank(group)
+        self.world_size = dist.get_world_size(group)
+        found = joined(group) if self.world_size > 1 else None
+        self._joined, self._name = found, "" if found is None else found.name
+        self.disabled = found is None
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Be around the capture of graphs, which needs nothing here."""
+        yield
+
+    def should_custom_ar(self, inp: Tensor) -> bool:
+        """Return whether `custom_all_reduce` takes a tensor."""
+        return not self.disabled and inp.nbytes <= self._most_bytes and usable(inp)
+
+    def close(self) -> None:
+        """Give the communicator back."""
+        left, self._joined, self.disabled = self._joined, None, True
+        if left is not None:
+            left.leave()

@@ -18,14 +18,12 @@ from torch import Tensor
 
 from stretto.errors import CallError
 from stretto.torch import operators
-from stretto.torch.serving.joining import joined, usable
-
-__all__ = ["AllReduceMode", "CustomAllReduceV2", "StrettoCommunicator"]
+from stretto.torch.serving.joining import PeerAllReduce, joined, usable
 
 MOST_BYTES = 16 << 20
 
 
-class CustomAllReduceV2:
+class CustomAllReduceV2(PeerAllReduce):
     """What SGLang asks of its all_reduce by peer memory."""
 
     def __init__(
@@ -37,37 +35,18 @@ class CustomAllReduceV2:
         **unknown: Any,
     ) -> None:
         """Join the group's ranks (collective); `disabled` says that it cannot be."""
-        self.group, self.device = group, device
-        self.rank = dist.get_rank(group)
-        self.world_size = dist.get_world_size(group)
         self.max_pull_size = MOST_BYTES if max_pull_size is None else max_pull_size
-        found = joined(group) if self.world_size > 1 else None
-        self._joined, self._name = found, "" if found is None else found.name
-        self.disabled = found is None
+        super().__init__(group, self.max_pull_size)
+        self.device = device
 
     def override_shot(self, shot: int | None) -> None:
         """Do nothing: how many steps are taken is chosen by measurement here."""
         if shot not in (None, 1, 2):
             raise CallError(f"override_shot({shot!r}); want None, 1 or 2")
 
-    @contextmanager
-    def capture(self) -> Iterator[None]:
-        """Be around the capture of graphs, which needs nothing here."""
-        yield
-
-    def should_custom_ar(self, inp: Tensor) -> bool:
-        """Return whether `custom_all_reduce` takes a tensor."""
-        return not self.disabled and inp.nbytes <= self.max_pull_size and usable(inp)
-
     def custom_all_reduce(self, input: Tensor) -> Tensor:  # noqa: A002
         """Return the sum, a new tensor."""
         return operators.all_reduce(input, "sum", self._name)
-
-    def close(self) -> None:
-        """Give the communicator back."""
-        left, self._joined, self.disabled = self._joined, None, True
-        if left is not None:
-            left.leave()
 
 
 class AllReduceMode(enum.Enum):

@@ -8,8 +8,6 @@ A platform plugin names the first in `get_device_communicator_cls()`:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,9 +16,7 @@ from torch import Tensor
 
 from stretto.errors import CallError
 from stretto.torch import operators
-from stretto.torch.serving.joining import Joined, joined, usable
-
-__all__ = ["CustomAllreduce", "StrettoDeviceCommunicator"]
+from stretto.torch.serving.joining import Joined, PeerAllReduce, joined
 
 _log = logging.getLogger("stretto.torch")
 MOST_BYTES = 8 << 20
@@ -164,7 +160,7 @@ def _all_of(*given: Any) -> tuple[Any, ...]:
     return given[:-1] if given[-1] is None else given
 
 
-class CustomAllreduce:
+class CustomAllreduce(PeerAllReduce):
     """What vLLM asks of its all_reduce by peer memory."""
 
     def __init__(
@@ -176,21 +172,13 @@ class CustomAllreduce:
         **unknown: Any,
     ) -> None:
         """Join the group's ranks (collective); `disabled` says that it cannot be."""
-        self.group, self.max_size = group, max_size
-        self.rank = dist.get_rank(group)
-        self.world_size = dist.get_world_size(group)
+        super().__init__(group, max_size)
+        self.max_size = max_size
         self.device = torch.device("cuda", device) if type(device) is int else device
-        found = joined(group) if self.world_size > 1 else None
-        self._joined, self._name = found, "" if found is None else found.name
-        self.disabled = found is None
         self.fully_connected = not self.disabled
 
     def finalize_p2p(self) -> None:
         """Do nothing: memory is shared at the first call."""
-
-    def should_custom_ar(self, inp: Tensor) -> bool:
-        """Return whether `custom_all_reduce` takes a tensor."""
-        return not self.disabled and inp.nbytes <= self.max_size and usable(inp)
 
     def all_reduce(
         self, inp: Tensor, *, out: Tensor | None = None, registered: bool = False
@@ -204,16 +192,5 @@ class CustomAllreduce:
             return None
         return operators.all_reduce(input, "sum", self._name)
 
-    @contextmanager
-    def capture(self) -> Iterator[None]:
-        """Be around the capture of graphs, which needs nothing here."""
-        yield
-
     def register_graph_buffers(self) -> None:
         """Do nothing: graphs need not exchange addresses."""
-
-    def close(self) -> None:
-        """Give the communicator back."""
-        left, self._joined, self.disabled = self._joined, None, True
-        if left is not None:
-            left.leave()

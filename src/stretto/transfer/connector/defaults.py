@@ -11,8 +11,6 @@ from typing import Any
 from stretto.errors import CallError
 from stretto.transfer.connector.stats import Metrics, Stats
 
-__all__ = ["Defaults", "layer_number"]
-
 
 class Defaults:
     """See the module."""

@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.errors import CallError
-from stretto.transfer.connector.groups import Group, paired
-from stretto.transfer.connector.steps import Beat, Load, Place, block_ids_of, params_of
-
-__all__ = ["Fetching", "Remote"]
+from stretto.transfer.connector.groups import CacheGroup, paired
+from stretto.transfer.connector.steps import (
+    EnginePlace,
+    Heartbeat,
+    Load,
+    block_ids_of,
+    params_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
     """Where a request's keys and values lie, as `kv_transfer_params` say."""
 
-    engines: tuple[Place, ...]
+    engines: tuple[EnginePlace, ...]
     token: bytes
     blocks: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]
@@ -34,7 +38,7 @@ class Remote:
             return None
         try:
             found = cls(
-                engines=tuple(Place.of(one) for one in params["engines"]),
+                engines=tuple(EnginePlace.of(one) for one in params["engines"]),
                 token=bytes.fromhex(params["token"]),
                 blocks=block_ids_of(params["remote_block_ids"]),
                 sizes=tuple(int(size) for size in params["block_sizes"]),
@@ -53,7 +57,7 @@ class Remote:
 class Fetching:
     """See the module."""
 
-    def __init__(self, groups: Sequence[Group], model: str, beat_s: float) -> None:
+    def __init__(self, groups: Sequence[CacheGroup], model: str, beat_s: float) -> None:
         self._groups, self._model = tuple(groups), model
         self._remotes: dict[str, Remote] = {}
         """Requests that something has to be fetched for, or is being."""
@@ -62,7 +66,7 @@ class Fetching:
         self._local: dict[str, int] = {}
         self._workers: dict[str, int] = {}
         self._loads: dict[str, Load] = {}
-        self._done: list[Beat] = []
+        self._done: list[Heartbeat] = []
         self._dropped: list[str] = []
         self._beat_s, self._next_beat = beat_s, 0.0
 
@@ -136,7 +140,7 @@ class Fetching:
         self._local.pop(name, None)
         self._workers.pop(name, None)
         if remote is not None:
-            self._done.append(Beat(engines=remote.engines, tokens=(remote.token,)))
+            self._done.append(Heartbeat(engines=remote.engines, tokens=(remote.token,)))
 
     def loaded(self, name: str, workers: int) -> None:
         """Note that one of so many workers has a request."""
@@ -168,17 +172,17 @@ class Fetching:
         self._loads, self._done, self._dropped = {}, [], []
         return said
 
-    def _waiting(self) -> tuple[Beat, ...]:
+    def _waiting(self) -> tuple[Heartbeat, ...]:
         """Return whom to tell that their blocks are wanted, once in a while."""
         now = time.monotonic()
         if now < self._next_beat or not self._remotes:
             return ()
         self._next_beat = now + self._beat_s
-        by_engines: dict[tuple[Place, ...], list[bytes]] = {}
+        by_engines: dict[tuple[EnginePlace, ...], list[bytes]] = {}
         for remote in self._remotes.values():
             by_engines.setdefault(remote.engines, []).append(remote.token)
         return tuple(
-            Beat(engines=engines, tokens=tuple(some))
+            Heartbeat(engines=engines, tokens=tuple(some))
             for engines, some in by_engines.items()
         )
 
@@ -189,7 +193,7 @@ class Fetching:
 
 
 def _lacks(
-    group: Group, size: int, blocks: Sequence[int], start: int, stop: int
+    group: CacheGroup, size: int, blocks: Sequence[int], start: int, stop: int
 ) -> bool:
     """Return whether the first token in the window of the next has no block there."""
     needed = max(start, stop - group.window + 1) // size

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from stretto.errors import CallError
 from stretto.transfer.layouts import Layout
 
-__all__ = ["Group", "Pages", "paired", "region_name"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class CacheGroup:
     """Layers whose tokens lie in blocks of one size."""
 
     block: int
@@ -53,7 +51,7 @@ def region_name(number: int) -> str:
 
 
 def paired(
-    group: Group, theirs: int, remote: Sequence[int], local: Sequence[int],
+    group: CacheGroup, theirs: int, remote: Sequence[int], local: Sequence[int],
     start: int, stop: int,
 ) -> Pages:  # fmt: skip
     """Return which blocks hold tokens from `start` on, before `stop`, on both sides.

@@ -11,9 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from stretto.transfer.engine.leases import MOST_TOKENS, new_token
-
-__all__ = ["Keeping", "ended_well"]
+from stretto.transfer.regions.leases import MOST_TOKENS, new_token
 
 _WELL = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 

@@ -9,9 +9,7 @@ from stretto.errors import TransferTimeout
 from stretto.transfer.connector.stats import Stats
 from stretto.transfer.connector.steps import DONE, HERE
 from stretto.transfer.engine.engine import Engine
-from stretto.transfer.engine.leases import Lease
-
-__all__ = ["Lending"]
+from stretto.transfer.regions.leases import Lease
 
 _A_MOMENT = 0.001
 """Seconds for a peer to let go; who takes longer is asked again in the next step."""

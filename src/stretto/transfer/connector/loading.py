@@ -12,12 +12,10 @@ from stretto.transfer.connector.groups import Pages, region_name
 from stretto.transfer.connector.places import Peers
 from stretto.transfer.connector.steps import Load
 from stretto.transfer.layouts import Layout
-from stretto.transfer.memory.region import Region
 from stretto.transfer.plans import deal
+from stretto.transfer.regions.region import Region
 from stretto.transfer.ways.pending import Pending
 from stretto.transfer.ways.transfer import Transfer
-
-__all__ = ["Loading"]
 
 _Begun = tuple[int, int, Transfer]
 """The group, the layer (-1: all), and what moves them."""
@@ -96,12 +94,12 @@ class Loading:
         if not self._needed:
             self._transfers = []
             return True
-        peers = [reaching.found() for reaching in self._reaching]
-        if any(peer is None for peer in peers):
+        peers = [one.wait(0) for one in self._reaching if one.done()]
+        if len(peers) < len(self._reaching):
             return False
         if not self._asked:
             self._asked = [
-                (n, [peer.region(region_name(n)) for peer in peers if peer is not None])
+                (n, [peer.region(region_name(n)) for peer in peers])
                 for n in self._needed
             ]
         if not all(pending.done() for _, asked in self._asked for pending in asked):

@@ -3,96 +3,50 @@
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 
 from stretto.errors import RendezvousError, StrettoError
-from stretto.meeting.process import host_id, is_same_host
-from stretto.transfer.connector.steps import Place
+from stretto.fabric.hosts import is_same_host
+from stretto.fabric.process import host_id
+from stretto.transfer.connector.steps import EnginePlace
 from stretto.transfer.engine.engine import Engine
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.ways.pending import Pending
 
-__all__ = ["Peers", "Reaching"]
 
-
-class Reaching:
+class Reaching(Pending[Peer]):
     """A peer that is being reached: by its name on this host, else by its address."""
 
-    def __init__(self, engine: Engine, place: Place) -> None:
-        self._engine, self._place = engine, place
-        self.peer: Peer | None = None
-        self.error: StrettoError | None = None
-        self._then: list[Callable[[Peer], None]] = []
-        self._lock, self._ended = threading.Lock(), threading.Event()
+    def __init__(self, engine: Engine, place: EnginePlace) -> None:
+        super().__init__(engine.loop, f"engine {str(place)!r}")
+        self._engine = engine
         near = not place.host or is_same_host(place.host, host_id())
         names = [place.name if near else "", place.address]
         self._left = [name for name in names if name] or [place.name]
-        self._go_on(RendezvousError(f"engine {str(place)!r}: it has no address"))
+        self._go_on(RendezvousError(f"{self.what}: it has no address"))
 
-    def _go_on(self, error: StrettoError) -> None:
+    def _go_on(self, error: BaseException) -> None:
         while self._left:
-            name = self._left.pop(0)
             try:
-                found = self._engine.connect(name)
+                found = self._engine.connect(self._left.pop(0))
             except StrettoError as e:
                 error = e
                 continue
             found.then(functools.partial(self._heard, found))
             return
-        self._end(None, error)
+        self.fail(error)
 
     def _heard(self, found: Pending[Peer]) -> None:
-        try:
-            peer = found.wait(0)
-        except StrettoError as e:
-            self._go_on(e)
+        if found.error is not None:
+            self._go_on(found.error)
         else:
-            self._end(peer, None)
-
-    def _end(self, peer: Peer | None, error: StrettoError | None) -> None:
-        with self._lock:
-            self.peer, self.error = peer, error
-            then, self._then = self._then, []
-            self._ended.set()
-        if peer is not None:
-            for call in then:
-                _tell(call, peer)
-
-    def then(self, call: Callable[[Peer], None]) -> None:
-        """Call something with the peer, when it is reached; never, when it is not."""
-        with self._lock:
-            if not self._ended.is_set():
-                self._then.append(call)
-                return
-        if self.peer is not None:
-            _tell(call, self.peer)
-
-    def found(self) -> Peer | None:
-        """Return the peer, or None: not yet. It raises what went wrong."""
-        if self.error is not None:
-            raise self.error
-        return self.peer
-
-    def wait(self, timeout: float) -> Peer:
-        """Return the peer within so many seconds."""
-        if not self._ended.wait(timeout):
-            raise RendezvousError(f"engine {str(self._place)!r}: not in {timeout:g} s")
-        found = self.found()
-        assert found is not None, "it has ended, and well"
-        return found
+            self.finish(found.wait(0))
 
     @property
     def is_of_use(self) -> bool:
         """Return whether it is not over."""
-        return self.error is None and not (self.peer is not None and self.peer.lost)
-
-
-def _tell(call: Callable[[Peer], None], peer: Peer) -> None:
-    try:
-        call(peer)
-    except StrettoError:
-        return  # who is gone needs no word
+        return self.error is None and not (self._result and self._result.lost)
 
 
 class Peers:
@@ -100,11 +54,23 @@ class Peers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[Place, Reaching] = {}
+        self._known: dict[EnginePlace, Reaching] = {}
 
-    def reach(self, place: Place) -> Reaching:
+    def reach(self, place: EnginePlace) -> Reaching:
         """Return a peer that is, or is being, reached."""
         known = self._known.get(place)
         if known is None or not known.is_of_use:
             known = self._known[place] = Reaching(self._engine, place)
         return known
+
+    def tell(self, place: EnginePlace, tags: Sequence[bytes]) -> None:
+        """Notify who is there, when he is reached: who is gone needs no word."""
+        reaching = self.reach(place)
+
+        def notify() -> None:
+            with suppress(StrettoError):
+                peer = reaching.wait(0)
+                for tag in tags:
+                    peer.notify(tag)
+
+        reaching.then(notify)

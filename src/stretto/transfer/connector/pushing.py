@@ -8,8 +8,6 @@ from typing import Any
 from stretto.errors import LayoutError
 from stretto.transfer.connector.steps import Save, block_ids_of, params_of
 
-__all__ = ["Pushing"]
-
 
 @dataclass(slots=True, kw_only=True)
 class _Push:

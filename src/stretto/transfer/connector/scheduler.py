@@ -14,27 +14,25 @@ from typing import Any
 from stretto.errors import CallError
 from stretto.transfer.connector.defaults import Defaults
 from stretto.transfer.connector.fetching import Fetching
-from stretto.transfer.connector.groups import Group
+from stretto.transfer.connector.groups import CacheGroup
 from stretto.transfer.connector.keeping import Keeping, ended_well
 from stretto.transfer.connector.pushing import Pushing
 from stretto.transfer.connector.stats import Stats
 from stretto.transfer.connector.steps import (
-    Place,
+    EnginePlace,
     Step,
     Told,
     block_ids_of,
     params_of,
 )
 
-__all__ = ["Scheduler"]
-
 
 class Scheduler(Defaults):
     """Decides; moves nothing."""
 
     def __init__(
-        self, engines: Sequence[Place | Mapping[str, str] | str] = (), *,
-        block: int = 16, groups: Sequence[Group] = (), role: str = "both",
+        self, engines: Sequence[EnginePlace | Mapping[str, str] | str] = (), *,
+        block: int = 16, groups: Sequence[CacheGroup] = (), role: str = "both",
         keep_s: float = 30.0, by_layer: bool = False, model: str = "", name: str = "",
     ) -> None:  # fmt: skip
         """`engines` are this instance's workers, by name or HOST:PORT.
@@ -48,8 +46,8 @@ class Scheduler(Defaults):
             raise CallError(f"role={role!r}; want 'prefill', 'decode' or 'both'")
         if not keep_s > 0:
             raise CallError(f"keep_s={keep_s}; want seconds, more than 0")
-        self._places = tuple(Place.of(one) for one in engines)
-        self._groups = tuple(groups) or (Group(block=block),)
+        self._places = tuple(EnginePlace.of(one) for one in engines)
+        self._groups = tuple(groups) or (CacheGroup(block=block),)
         self._role, self._by_layer, self._name = role, by_layer, name
         self._model = model
         self._keeping = Keeping(keep_s)
@@ -63,7 +61,9 @@ class Scheduler(Defaults):
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
         """Note where workers are found, by rank: requests carry it to decode."""
-        self._places = tuple(Place.of(metadata[rank]) for rank in sorted(metadata))
+        self._places = tuple(
+            EnginePlace.of(metadata[rank]) for rank in sorted(metadata)
+        )
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: Mapping[tuple[int, int], Any]
@@ -181,5 +181,5 @@ class Scheduler(Defaults):
         """End nothing: there is nothing under way here."""
 
 
-def _written(place: Place) -> dict[str, str]:
+def _written(place: EnginePlace) -> dict[str, str]:
     return {"name": place.name, "address": place.address, "host": place.host}

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Metrics", "Stats"]
-
 _SERIES = ("load_seconds", "load_bytes", "save_seconds", "save_bytes")
 _COUNTS = ("failed", "expired", "late")
 _MOST = 4096

@@ -9,27 +9,12 @@ from typing import Any
 
 from stretto.transfer.connector.groups import Pages
 
-__all__ = [
-    "DONE",
-    "HERE",
-    "Beat",
-    "Load",
-    "Place",
-    "Results",
-    "Save",
-    "Step",
-    "Told",
-    "block_ids_of",
-    "params_of",
-    "saved_tag",
-]
-
 DONE, HERE = b"kv done ", b"kv here "
 """How notifications begin: of a token, that all was fetched; that somebody will."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EnginePlace:
     """Where a worker is found: by its name on its host, by its address from others."""
 
     name: str = ""
@@ -37,9 +22,9 @@ class Place:
     host: str = ""
 
     @classmethod
-    def of(cls, given: Place | Mapping[str, str] | str) -> Place:
+    def of(cls, given: EnginePlace | Mapping[str, str] | str) -> EnginePlace:
         """Return one from what was sent, or from a bare name or HOST:PORT."""
-        if isinstance(given, Place):
+        if isinstance(given, EnginePlace):
             return given
         if isinstance(given, str):
             return cls(address=given) if ":" in given else cls(name=given)
@@ -55,7 +40,7 @@ class Load:
     """A request whose keys and values lie at other engines."""
 
     request: str
-    engines: tuple[Place, ...]
+    engines: tuple[EnginePlace, ...]
     """Those that hold them: one for each rank that made them."""
     token: bytes
     """That of the lease under which all of them keep it."""
@@ -77,10 +62,10 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """Tokens whose requests wait, or are done with, and at whose engines."""
 
-    engines: tuple[Place, ...]
+    engines: tuple[EnginePlace, ...]
     tokens: tuple[bytes, ...]
 
 
@@ -98,9 +83,9 @@ class Step:
     """Those that nobody fetched in time: their leases end, and then they are named."""
     dropped: tuple[str, ...] = ()
     """Requests whose loads are taken back."""
-    done: tuple[Beat, ...] = ()
+    done: tuple[Heartbeat, ...] = ()
     """What others need not keep any more."""
-    waiting: tuple[Beat, ...] = ()
+    waiting: tuple[Heartbeat, ...] = ()
     """What others have to keep a while longer."""
     speaker: str = ""
     """The engine that tells them so; "" is any."""
@@ -127,7 +112,7 @@ class Told:
 
 
 @dataclass(slots=True, kw_only=True)
-class Results:
+class StepResults:
     """What has ended since it was asked last."""
 
     finished_sending: set[str]

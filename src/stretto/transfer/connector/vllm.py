@@ -21,9 +21,9 @@ from typing import Any
 
 from stretto.errors import CallError, MissingExtraError
 from stretto.transfer.connector.defaults import Defaults, layer_number
-from stretto.transfer.connector.groups import Group
+from stretto.transfer.connector.groups import CacheGroup
 from stretto.transfer.connector.scheduler import Scheduler
-from stretto.transfer.connector.steps import Place, Step, Told
+from stretto.transfer.connector.steps import EnginePlace, Step, Told
 from stretto.transfer.connector.worker import Worker
 from stretto.transfer.engine.engine import Engine
 
@@ -51,7 +51,7 @@ def connector_class() -> type:
     except ImportError as e:
         raise MissingExtraError(f"vLLM's connector interface: {e}; install vllm") from e
     base.KVConnectorMetadata.register(Step)
-    base.KVConnectorHandshakeMetadata.register(Place)
+    base.KVConnectorHandshakeMetadata.register(EnginePlace)
     base.KVConnectorWorkerMetadata.register(Told)
     own = {n for side in (Scheduler, Worker) for n in dir(side) if n[0] != "_"}
     names = [n for n in vars(base.KVConnectorBase_V1) if n in own | {_HMA}] + [_HMA]
@@ -148,7 +148,7 @@ class _Made:
             hop=extra.get("hop", "tcp"),
         )  # fmt: skip
         groups = [
-            Group(
+            CacheGroup(
                 block=group.block, window=group.window, layers=group.layers,
                 layout=self._layout(group, kv_caches, rank),
             )
@@ -160,7 +160,7 @@ class _Made:
         )  # fmt: skip
         self.side.register_kv_caches(kv_caches)
 
-    def _layout(self, group: Group, caches: Mapping[str, Any], rank: int) -> str:
+    def _layout(self, group: CacheGroup, caches: Mapping[str, Any], rank: int) -> str:
         """Return how a group's tensors lie: pages, heads, tokens, and what each has."""
         some = [caches[name] for name in group.layers]
         shape = tuple(some[0].shape)
@@ -188,13 +188,15 @@ class _Made:
         )
 
 
-def _group(given: Any) -> Group:
+def _group(given: Any) -> CacheGroup:
     spec = given.kv_cache_spec
     kinds = {kind.__name__ for kind in type(spec).__mro__}
     if not kinds & {"FullAttentionSpec", "SlidingWindowSpec"}:
         raise CallError(f"a cache group of {type(spec).__name__}; want attention")
     window = spec.sliding_window if "SlidingWindowSpec" in kinds else 0
-    return Group(block=spec.block_size, window=window, layers=tuple(given.layer_names))
+    return CacheGroup(
+        block=spec.block_size, window=window, layers=tuple(given.layer_names)
+    )
 
 
 def _ranks() -> tuple[int, int]:

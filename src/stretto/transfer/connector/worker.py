@@ -7,15 +7,14 @@ several groups of blocks, `failed_recving`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stretto.errors import CallError, StrettoError
-from stretto.meeting.limits import check_deadline
-from stretto.meeting.process import host_id
+from stretto.fabric.patience import check_deadline
+from stretto.fabric.process import host_id
 from stretto.transfer.connector.defaults import Defaults, layer_number
-from stretto.transfer.connector.groups import Group, region_name
+from stretto.transfer.connector.groups import CacheGroup, region_name
 from stretto.transfer.connector.lending import Lending
 from stretto.transfer.connector.loading import Loading
 from stretto.transfer.connector.places import Peers
@@ -23,21 +22,19 @@ from stretto.transfer.connector.stats import Stats
 from stretto.transfer.connector.steps import (
     DONE,
     HERE,
-    Beat,
-    Place,
-    Results,
+    EnginePlace,
+    Heartbeat,
     Save,
     Step,
+    StepResults,
     Told,
     saved_tag,
 )
 from stretto.transfer.engine.engine import Engine
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.layouts import Layout
-from stretto.transfer.memory.region import Region
+from stretto.transfer.regions.region import Region
 from stretto.transfer.ways.transfer import Transfer
-
-__all__ = ["Worker"]
 
 _NOWHERE = ("0.0.0.0", "::", "[::]", "")
 
@@ -47,7 +44,8 @@ class Worker(Defaults):
 
     def __init__(
         self, engine: Engine, *, layout: Layout | str | None = None,
-        groups: Sequence[Group] = (), deadline_s: float = 30.0, advertise: str = "",
+        groups: Sequence[CacheGroup] = (), deadline_s: float = 30.0,
+        advertise: str = "",
     ) -> None:  # fmt: skip
         """`layout` is the cache's, or `groups` have theirs.
 
@@ -56,7 +54,7 @@ class Worker(Defaults):
         """
         check_deadline(deadline_s, "a connector")
         self.engine, self._deadline_s = engine, deadline_s
-        self._groups = tuple(groups) or (Group(block=1, layout=layout),)
+        self._groups = tuple(groups) or (CacheGroup(block=1, layout=layout),)
         self._advertise = advertise
         self._layers: dict[str, tuple[int, int]] = {}
         """By name, a layer's group and its number there."""
@@ -130,7 +128,7 @@ class Worker(Defaults):
                 f"engine {self.engine.name!r} listens at {address}, which no other "
                 "host can reach; pass advertise='HOST:PORT', or listen at HOST:PORT"
             )
-        return Place(name=self.engine.name, address=address, host=host_id())
+        return EnginePlace(name=self.engine.name, address=address, host=host_id())
 
     # Each step.
 
@@ -214,7 +212,7 @@ class Worker(Defaults):
         return made
 
     def _to(self, save: Save) -> Peer:
-        return self._peers.reach(Place.of(save.engine)).wait(self._deadline_s)
+        return self._peers.reach(EnginePlace.of(save.engine)).wait(self._deadline_s)
 
     def wait_for_save(self) -> None:
         """Return when all layers of this step are where they belong; tell who waits.
@@ -238,10 +236,9 @@ class Worker(Defaults):
                 self._stats.count("failed")
                 continue
             self._stats.moved("save", nbytes[save.request], seconds[save.request])
-            told = functools.partial(_notify, [saved_tag(save.request)])
-            self._peers.reach(Place.of(save.engine)).then(told)
+            self._peers.tell(EnginePlace.of(save.engine), [saved_tag(save.request)])
 
-    def get_transfer_results(self, finished_req_ids: Iterable[str] = ()) -> Results:
+    def get_transfer_results(self, finished_req_ids: Iterable[str] = ()) -> StepResults:
         """Return what has ended since: fetched from here, come here, and not come.
 
         Of those fetched from here are named which `finished_req_ids` has named before.
@@ -266,7 +263,7 @@ class Worker(Defaults):
                 failed.add(request)
             else:
                 self._failed |= loading.lost
-        return Results(
+        return StepResults(
             finished_sending=sent, finished_recving=received, failed_recving=failed
         )
 
@@ -318,17 +315,12 @@ class Worker(Defaults):
             raise CallError(f"no layer {name!r}; registered: {', '.join(self._layers)}")
         return self._layers[name]
 
-    def _tell(self, what: bytes, beats: Iterable[Beat]) -> None:
+    def _tell(self, what: bytes, beats: Iterable[Heartbeat]) -> None:
         """Tell those that keep blocks of tokens, when they are reached."""
         for beat in beats:
             tags = [what + token for token in beat.tokens]
             for place in beat.engines:
-                self._peers.reach(place).then(functools.partial(_notify, tags))
-
-
-def _notify(tags: Sequence[bytes], peer: Peer) -> None:
-    for tag in tags:
-        peer.notify(tag)
+                self._peers.tell(place, tags)
 
 
 def _layout(given: Layout | str | None) -> Layout:

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.collectives import FLOAT8, narrow, storage, widen
-
-__all__ = ["converted", "sizes", "table"]
+from stretto.program.collectives import FLOAT8, narrow, storage, widen
 
 
 def sizes(src: str, dst: str) -> int:

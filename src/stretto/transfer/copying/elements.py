@@ -6,7 +6,7 @@ nearest even by its bits: eight words say how the other type divides its own.
 
 from __future__ import annotations
 
-from stretto.jit.atomics import compiled, load
+from stretto.fabric.jit.atomics import compiled, load
 from stretto.transfer.copying.intrinsics import (
     load8,
     load16,
@@ -15,8 +15,6 @@ from stretto.transfer.copying.intrinsics import (
     store16,
     store32,
 )
-
-__all__ = ["convert_run"]
 
 
 @compiled("int64(int64,int64)")

@@ -9,17 +9,12 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from stretto.jit.atomics import compiled
-
-__all__ = ["add", "load8", "load16", "load32", "store8", "store16", "store32",
-           "stream"]  # fmt: skip
+from stretto.fabric.jit.atomics import compiled
+from stretto.fabric.jit.libc import memcpy
 
 _WORD = ir.IntType(64)
 _LINE = 64
 _AT_ONCE = 4
-_memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
-    "memcpy", types.int64(types.int64, types.int64, types.int64)
-)
 
 
 def _lines(typing: Any, dst: Any, src: Any) -> Any:
@@ -87,9 +82,9 @@ def stream(dst: int, src: int, nbytes: int) -> None:
     """
     at = -dst & (_LINE - 1)
     if at:
-        _memcpy(dst, src, at)
+        memcpy(dst, src, at)
     while at + _LINE * _AT_ONCE <= nbytes:
         _four_lines(dst + at, src + at)
         at += _LINE * _AT_ONCE
     if at < nbytes:
-        _memcpy(dst + at, src + at, nbytes - at)
+        memcpy(dst + at, src + at, nbytes - at)

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.transfer.copying.work import Work
-
-__all__ = ["are_long", "pieces_of"]
+from stretto.transfer.copying.work import CopyWork
 
 _LONG = 4096
 """Bytes of a piece, in the mean."""
 
 
-def pieces_of(works: Sequence[Work], *, is_source: bool) -> NDArray[np.int64]:
+def pieces_of(works: Sequence[CopyWork], *, is_source: bool) -> NDArray[np.int64]:
     """Return the address of each piece, its bytes, and those of all before it.
 
     Runs that follow one another in memory are one piece.

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.fabric.jit.words import Words
 from stretto.transfer.layouts.layout import MOST_AXES
 from stretto.transfer.plans import Box
-
-__all__ = ["AXES_AT", "BOX_WORDS", "Job", "Mode", "Status", "boxes_of"]
 
 AXES_AT = 7
 """The word at which a box's axes begin: how many, source distance, destination's."""
@@ -54,9 +53,11 @@ class Status(enum.IntEnum):
     """The kernel refused; the word ERROR says why."""
     DIFFERS = 4
     """What has arrived is not what was sent."""
+    LATE = 5
+    """Its deadline has passed."""
 
 
-class Job(enum.IntEnum):
+class Job(Words):
     """Words of a transfer."""
 
     MODE = 0

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.transfer import loader
-from stretto.transfer.copying import plain
-from stretto.transfer.copying.convert import converted, sizes, table
+from stretto.transfer.copying.convert import sizes, table
 from stretto.transfer.copying.words import AXES_AT, PIECES, Job, Mode, Status, boxes_of
-from stretto.transfer.plans import Plan, Run
-
-__all__ = ["Work", "never"]
+from stretto.transfer.loader import functions
+from stretto.transfer.plans import BoxRun, Plan
 
 _LARGE = 4 << 20
 """Bytes from which copies go past the caches."""
@@ -24,38 +21,42 @@ never = np.zeros(1, np.int64)
 """The word of what is never cancelled."""
 
 
-class Work:
+class CopyWork:
     """One run of boxes between two lists of tensors."""
 
     is_on_gpu = False
     """Whether a side of it is out of the CPU's reach."""
 
     def __init__(
-        self, plan: Plan, run: Run, src: Sequence[int], dst: Sequence[int], *,
+        self, plan: Plan, run: BoxRun, src: Sequence[int], dst: Sequence[int], *,
         mode: Mode = Mode.COPY, pid: int = 0, cancel: NDArray[np.int64] = never,
+        guard: tuple[int, int, int] = (0, 0, 0),
     ) -> None:  # fmt: skip
-        """Prepare to move what `run` says; addresses are those of whoever has them."""
-        boxes, each = boxes_of(run.boxes, plan.src.itemsize, plan.dst.itemsize)
-        self._plan, self._boxes, self._chunks = plan, boxes, run.src_at
-        self._dst_chunks = run.dst_at
-        self.rows = each * len(run.src_at)
-        self.chunk_rows = max(1, each)
-        self.nbytes = run.nbytes
+        """Prepare to move what `run` says; addresses are those of whoever has them.
+
+        `guard`: see `guard`.
+        """
+        job = self.job = np.zeros(Job.END, np.int64)
+        self._held: list[Any] = [run, cancel]
+        self._convert(plan, mode)
+        self._plan, self._chunks, self._dst_chunks = plan, run.src_at, run.dst_at
         self._src = np.array(src, np.int64)
         self._dst = np.array(dst, np.int64)
-        self._held: list[Any] = [boxes, run, cancel]
-        job = self.job = np.zeros(Job.END, np.int64)
-        job[Job.MODE], job[Job.PID] = mode, pid
-        job[Job.BOXES], job[Job.NUM_BOXES] = boxes.ctypes.data, len(run.boxes)
+        self.nbytes = run.nbytes
+        job[Job.MODE], job[Job.PID], job[Job.NUM_BOXES] = mode, pid, len(run.boxes)
         job[Job.SRC_BASES] = self._src.ctypes.data
         job[Job.DST_BASES] = self._dst.ctypes.data
         job[Job.SRC_AT] = run.src_at.ctypes.data
         job[Job.DST_AT] = run.dst_at.ctypes.data
-        job[Job.CHUNK_ROWS], job[Job.STOP] = self.chunk_rows, self.rows
-        job[Job.SRC_ITEM], job[Job.DST_ITEM] = plan.src.itemsize, plan.dst.itemsize
         job[Job.STREAM] = run.nbytes >= _LARGE
         job[Job.CHECK], job[Job.CANCEL] = _CHECK, cancel.ctypes.data
-        self._convert(plan, mode)
+        job[Job.MARK], job[Job.EPOCH], job[Job.WANT] = guard
+        src_item, dst_item = plan.src.itemsize, plan.dst.itemsize
+        job[Job.SRC_ITEM], job[Job.DST_ITEM] = src_item, dst_item
+        self._boxes, each = boxes_of(run.boxes, src_item, dst_item)
+        job[Job.BOXES] = self._boxes.ctypes.data
+        self.rows, self.chunk_rows = each * len(run.src_at), max(1, each)
+        job[Job.CHUNK_ROWS], job[Job.STOP] = self.chunk_rows, self.rows
         if mode in (Mode.WRITE, Mode.READ):
             lists = np.zeros((2, 2 * PIECES), np.int64)
             self._held.append(lists)
@@ -64,19 +65,12 @@ class Work:
 
     def _convert(self, plan: Plan, mode: Mode) -> None:
         src, dst = plan.src.dtype, plan.dst.dtype
-        self._turn: Callable[[Any], Any] | None = None
         if src == dst or mode is Mode.PACK:
             return
         found = table(src, dst)
         self._held.append(found)
         self.job[Job.CONVERT] = sizes(src, dst)
         self.job[Job.TABLE] = found.ctypes.data
-
-        def turn(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-            flat = rows.reshape(-1).view(plan.src.storage)
-            return np.ascontiguousarray(converted(flat, src, dst)).view(np.uint8)
-
-        self._turn = turn
 
     def guard(self, mark: int, epoch: int, want: int) -> None:
         """Say at an address that we write, if the epoch at another is still so."""
@@ -98,10 +92,7 @@ class Work:
 
     def run(self) -> Status:
         """Move what is left."""
-        compiled = loader.current()
-        if compiled is None:
-            return Status(plain.run(self.job, self._turn))
-        return Status(compiled.run(self._at))
+        return Status(functions().run(self._at))
 
     def part(self, first: int, stop: int, cursor: int) -> Status:
         """Move these runs only, from or to a dense piece of memory."""

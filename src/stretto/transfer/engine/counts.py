@@ -8,9 +8,9 @@ from collections.abc import Generator
 from typing import Any
 
 from stretto.errors import CallError, TransferCancelled, TransferTimeout
-from stretto.meeting.limits import check_timeout
+from stretto.fabric.patience import check_timeout
+from stretto.transfer.engine.loop import LinkLoop
 from stretto.transfer.links.link import tag_hash
-from stretto.transfer.ports import LoopLike
 from stretto.transfer.ways.pending import Pending
 
 __all__ = ["Counts", "Notified"]
@@ -85,7 +85,7 @@ class Counts:
 class Notified:
     """A name to wait for, so many times: each `wait`, and each `await`, takes them."""
 
-    def __init__(self, loop: LoopLike, counts: Counts, tag: bytes, count: int) -> None:
+    def __init__(self, loop: LinkLoop, counts: Counts, tag: bytes, count: int) -> None:
         if count < 1:
             raise CallError(f"count={count}; want 1 or more")
         self._loop, self._counts = loop, counts

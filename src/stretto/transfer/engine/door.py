@@ -3,103 +3,77 @@
 from __future__ import annotations
 
 import os
-import selectors
 import socket
-import time
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from stretto.errors import CallError, RendezvousError
-from stretto.meeting import address, tls
-from stretto.meeting.process import (
+from stretto.fabric import address, tls
+from stretto.fabric.handshake import Handshake
+from stretto.fabric.hosts import host_name, is_same_host
+from stretto.fabric.loop import Loop
+from stretto.fabric.patience import DIAL_S
+from stretto.fabric.porch import Entry, Knock, Porch
+from stretto.fabric.process import (
     host_id,
-    host_name,
-    is_same_host,
     peer_uid,
     uid_refusal,
 )
-from stretto.meeting.strangers import first_to_go
+from stretto.transfer.engine.ground import Ground
 from stretto.transfer.engine.known import hand_out
-from stretto.transfer.engine.meet import Talk
+from stretto.transfer.engine.meet import PURPOSE, Talk
 from stretto.transfer.engine.peer import Peer
-from stretto.transfer.ports import EngineLike
 from stretto.transfer.ways.pending import Pending
 
-__all__ = ["Door", "metadata_of", "place_of"]
-
-_STRANGER_S = 60.0
-"""How long who has proved nothing may be silent, while there is room: a host that is
-busy takes seconds to answer."""
-_SPEAKS_S = 8.0
-"""How long who is to speak TLS may take to begin: who does not waits for us."""
-_MOST_STRANGERS = 64
 _CLOSES = "this engine closes"
 _Reached = tuple[str, socket.socket, Pending[Peer]]
 
 
-class Door:
+class EngineDoor:
     """Where others come to an engine, and from where it goes to them."""
 
-    def __init__(self, engine: EngineLike, listen: str | None) -> None:
+    def __init__(self, engine: Ground, listen: str | None) -> None:
         self._engine = engine
         self.path = address.socket_path(f"transfer {engine.job} {engine.name}")
-        self._near = address.listen(self.path)
+        near = address.listen(self.path)
         self._inode = self.path.lstat().st_ino
-        self._far: socket.socket | None = None
         self.address = ""
+        far: list[socket.socket] = []
         if listen is not None:
             tls.require()
             host, port = split(listen)
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
-                self._far = socket.create_server((host, port), family=family)
+                far.append(socket.create_server((host, port), family=family))
             except (OSError, UnicodeError) as e:
-                self._near.close()
+                near.close()
                 raise RendezvousError(f"cannot listen at {listen}: {e}") from e
-            self.address = f"{host}:{self._far.getsockname()[1]}"
-        self._talks: list[Talk] = []
-        self._visits: list[Talk] = []
+            self.address = f"{host}:{far[0].getsockname()[1]}"
+        self._talks: list[Talk | Knock] = []
+        """With who is on his way to us, and to whom we are."""
         self._reached: list[_Reached] = []
         self._is_closed = False
-        for sock in (self._near, self._far):
-            if sock is not None:
-                sock.setblocking(False)
-                engine.loop.selector.register(
-                    sock, selectors.EVENT_READ, lambda _, s=sock: self._accept(s)
-                )
+        self._loop = cast(Loop, engine.loop)
+        self._entry = Entry(self._loop, near, self._take_near)
+        self._porch = Porch(
+            self._loop, far, lambda: self._shake(comes=False), self._let_in
+        )
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            sock, _ = listener.accept()
-        except OSError:
-            return
-        self._talks = [talk for talk in self._talks if not talk.is_over]
-        self._make_room()
-        is_near = listener is self._near
-        if is_near and uid_refusal(peer_uid(sock), os.getuid()):
+    def _shake(self, *, comes: bool) -> Handshake:
+        says = {"identity": self._engine.known.identity}
+        return Handshake(self._engine.secret(), PURPOSE, says, comes=comes)
+
+    def _take_near(self, sock: socket.socket, source: str) -> None:
+        if uid_refusal(peer_uid(sock), os.getuid()):
             sock.close()
-            return
-        try:
-            talk = Talk(self._engine, sock, is_near=is_near, is_comer=False)
-        except OSError:  # it has hung up already
-            sock.close()
-            return
-        self._talks.append(talk)
-        now = time.monotonic()
-        self._engine.loop.at(now + _STRANGER_S, talk.expire)
-        if tls.is_asked() and not is_near:
-            self._engine.loop.at(now + _SPEAKS_S, talk.expire_plain)
+        else:
+            self._keep(Talk(self._engine, sock, is_comer=False))
 
-    def _make_room(self) -> None:
-        """Send away the oldest stranger of the host that most have come from.
+    def _let_in(self, knock: Knock) -> None:
+        self._keep(Talk(self._engine, knock.sock, is_comer=False, proved=knock))
 
-        Who has proved himself is none, and never sent away for those who have not.
-        """
-        strangers = {talk: talk.source for talk in self._talks if talk.is_stranger}
-        goes = first_to_go(strangers) if len(strangers) >= _MOST_STRANGERS else None
-        if goes is not None:
-            goes.dismiss("full")
+    def _keep(self, talk: Talk | Knock) -> None:
+        self._talks = [*(one for one in self._talks if not one.is_over), talk]
 
     def connect(self, where: str | Mapping[str, Any]) -> Pending[Peer]:
         """Connect with an engine, unless it is a peer; see `Engine.connect`."""
@@ -158,18 +132,32 @@ class Door:
         if not self._take(reached):
             return
         name, sock, found = reached
-        is_near = ":" not in name
+
+        def talk(sock: socket.socket, proved: Knock | None = None) -> None:
+            made = Talk(
+                self._engine, sock, is_comer=True, proved=proved, found=found, name=name
+            )
+            self._keep(made)
+
+        def met(knock: Knock) -> None:
+            talk(knock.sock, knock)
+
+        def refused(knock: Knock) -> None:
+            found.fail(RendezvousError(f"engine {name!r}: {knock.why}"))
+
         try:
-            talk = Talk(
-                self._engine, sock, is_near=is_near, is_comer=True, found=found,
-                name=name,
-            )  # fmt: skip
-        except OSError as e:
+            if ":" not in name:
+                talk(sock)
+                return
+            shake, source = self._shake(comes=True), str(sock.getpeername()[0])
+            sock = tls.secured(sock, server=False)
+            self._keep(
+                Knock(self._loop, sock, shake, met=met, refused=refused, source=source)
+            )
+        except (OSError, RendezvousError) as e:
             sock.close()
-            found.fail(RendezvousError(f"engine {name!r}: it hung up: {e}"))
-            return
-        self._visits = [visit for visit in self._visits if not visit.is_over]
-        self._visits.append(talk)
+            how_it_ended = "it hung up: " * isinstance(e, OSError)
+            found.fail(RendezvousError(f"engine {name!r}: {how_it_ended}{e}"))
 
     def _turn_back(self, reached: _Reached) -> None:
         if self._take(reached):
@@ -188,24 +176,19 @@ class Door:
     def disown(self) -> None:
         """Close what a child that this process forks has of it; nothing is said."""
         self._is_closed = True
-        waiting = [sock for _, sock, _ in self._reached]
-        for sock in (self._near, self._far, *waiting):
-            if sock is not None:
-                sock.close()
-        for talk in (*self._talks, *self._visits):
-            talk.disown()
+        for _, sock, _ in self._reached:
+            sock.close()
+        for one in (self._entry, self._porch, *self._talks):
+            one.forget()
 
     def close(self, peers: Mapping[str, Peer]) -> None:
         """Let nobody in any more, and go to nobody; lose who has come meanwhile."""
         self._is_closed = True
-        for sock in (self._near, self._far):
-            if sock is not None:
-                with suppress(KeyError, ValueError):
-                    self._engine.loop.selector.unregister(sock)
-                sock.close()
+        self._entry.close()
+        self._porch.close()
         for reached in list(self._reached):
             self._turn_back(reached)
-        for talk in (*self._talks, *self._visits):
+        for talk in self._talks:
             talk.end(_CLOSES)
         for peer in peers.values():
             peer.lose("this engine closed the connection")
@@ -265,7 +248,7 @@ def _reached(job: str, name: str) -> socket.socket:
     if ":" in name:
         tls.require()
         try:
-            return socket.create_connection(split(name), timeout=5.0)
+            return socket.create_connection(split(name), timeout=DIAL_S)
         except OSError as e:
             raise RendezvousError(f"{name}: {e}") from e
     sock = address.reach(address.socket_path(f"transfer {job} {name}"))

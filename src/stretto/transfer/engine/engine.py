@@ -3,51 +3,38 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError, EngineLost, MissingExtraError, StaleMemory
-from stretto.hop import MOST_LANES
-from stretto.meeting.forks import forget_in_children
-from stretto.meeting.secret import load_secret
-from stretto.transfer import loader
-from stretto.transfer.engine.counts import Counts, Notified
-from stretto.transfer.engine.door import Door, metadata_of
-from stretto.transfer.engine.gone import Gone
-from stretto.transfer.engine.known import Known
-from stretto.transfer.engine.leases import Lease, Writing, read_token
-from stretto.transfer.engine.loop import Loop
+from stretto.errors import CallError, EngineLost, MissingExtraError
+from stretto.fabric.forks import forget_in_children
+from stretto.fabric.hop import MOST_LANES
+from stretto.transfer.engine.counts import Notified
+from stretto.transfer.engine.door import EngineDoor, metadata_of
+from stretto.transfer.engine.ground import Ground
 from stretto.transfer.engine.peer import Peer
-from stretto.transfer.engine.shelf import Shelf
-from stretto.transfer.engine.start import Starter
+from stretto.transfer.engine.start import prepare, start
+from stretto.transfer.engine.topics import Follows
 from stretto.transfer.layouts import Layout
-from stretto.transfer.memory.across import Witness
-from stretto.transfer.memory.board import Board
-from stretto.transfer.memory.mapping import Shared, open_file
-from stretto.transfer.memory.region import Region
-from stretto.transfer.memory.tensors import ARENA, GPU, STORE, addresses_of
-from stretto.transfer.ways.answer import answer, fence_off
-from stretto.transfer.ways.paths import explained, lacks
+from stretto.transfer.loader import functions
+from stretto.transfer.memory.tensors import STORE
+from stretto.transfer.regions.leases import Lease
+from stretto.transfer.regions.region import Region
+from stretto.transfer.ways.paths import lacks
 from stretto.transfer.ways.pending import Closes, Pending
-from stretto.transfer.ways.staged import Receiving, Sending
-from stretto.transfer.ways.transfer import Prepared, Stats, Transfer, all_of
+from stretto.transfer.ways.transfer import PreparedTransfer, Stats, Transfer, all_of
 
 if TYPE_CHECKING:
     from stretto.transfer.stores.store import Store
-    from stretto.transfer.ways.gpu import Enqueued, Passing
-
-__all__ = ["Engine"]
+    from stretto.transfer.ways.gpu import EnqueuedCopies, Passing
 
 
-class Engine(Closes):
+class Engine(Ground, Closes):
     """Move tensors to and from other engines.
 
     `name` is how engines of this host find it; `listen`, "HOST:PORT", lets others come
@@ -70,41 +57,23 @@ class Engine(Closes):
             raise MissingExtraError(f"hop={hop!r}: {why}")
         if not 1 <= lanes <= MOST_LANES:
             raise CallError(f"lanes={lanes}; want 1 to {MOST_LANES}")
-        self.name, self.hop = name, hop
-        self.rails, self.lanes = tuple(rails), max(lanes, len(rails))
-        self.job = os.environ.get("STRETTO_JOB", "") if job is None else job
-        self._secret = secret
-        self.lock = threading.RLock()
-        self.counts = Counts()
-        self.witness = Witness()
-        self.board = Board()
-        self.loop = Loop(name, spin_us)
-        self.known = Known(secrets.token_hex(16), self.lock)
-        """The peers; and what tells this engine from all others."""
-        self._gone = Gone(self.loop, self.lock)
-        self._shelf = Shelf(name, self.lock, lambda: self.known.peers.values())
-        self._regions = self._shelf.regions
-        self.writing = Writing()
+        functions()  # it takes long: now, while no peer waits for this engine
+        super().__init__(
+            name, job=os.environ.get("STRETTO_JOB", "") if job is None else job,
+            secret=secret, hop=hop, spin_us=spin_us, lanes=lanes, rails=rails,
+        )  # fmt: skip
         self._is_closed = False
         self._refusal: EngineLost | None = None
         """Why nothing of it is of use in a forked child."""
         self._prepared: WeakSet[Any] = WeakSet()
-        self._starter = Starter(self)
-        self._door = Door(self, listen)
+        self._door = EngineDoor(self, listen)
         self.loop.start()
-        loader.start()
         forget_in_children(self)
 
     @property
     def address(self) -> str:
         """Return where others come over the network, or nothing."""
         return self._door.address
-
-    def secret(self) -> bytes:
-        """Return what engines of the job know, and nobody else."""
-        if self._secret is None:
-            self._secret = load_secret()
-        return self._secret
 
     # Memory.
 
@@ -115,11 +84,7 @@ class Engine(Closes):
         `torch.from_dlpack`. It lives as long as anybody refers to it.
         """
         self._check()
-        if not isinstance(nbytes, int) or nbytes < 1:
-            raise CallError(f"arena({nbytes!r}); want bytes, 1 or more")
-        shared = Shared(nbytes)
-        shared.prefault()
-        return self._announce(shared)
+        return self.shelf.arena(nbytes)
 
     def file(self, path: str | os.PathLike[str], nbytes: int) -> NDArray[np.uint8]:
         """Return a file's bytes as memory that can be shared; it grows to that size.
@@ -128,7 +93,7 @@ class Engine(Closes):
         `os.sync`.
         """
         self._check()
-        return self._announce(open_file(Path(path), nbytes))
+        return self.shelf.file(path, nbytes)
 
     def stored(
         self, store: Store, name: str, layout: Layout | str | None = None, *,
@@ -148,10 +113,6 @@ class Engine(Closes):
             addresses=(0,) * volume.layout.num_parts,
         )  # fmt: skip
 
-    def _announce(self, shared: Shared) -> NDArray[np.uint8]:
-        self._shelf.announce(shared)
-        return shared.array
-
     def share(
         self, tensors: Any, name: str, layout: Layout | str | None = None, *,
         read_only: bool = False,
@@ -162,40 +123,15 @@ class Engine(Closes):
         has the buffer protocol or DLPack is one. Without a layout it is a plain buffer.
         """
         self._check()
-        fitted, addresses, sizes, kind, pins = addresses_of(
-            tensors, layout, f"share({name!r})", written=not read_only
-        )
-        slot, epoch = self.board.begin()
-        if kind == GPU:
-            about = {
-                "name": name, "layout": fitted, "addresses": tuple(addresses),
-                "slot": slot, "epoch": epoch, "read_only": read_only, "engine": self,
-            }  # fmt: skip
-            made, fds = self._starter.gpu.share(tensors, about, sizes)
-            return self._shelf.add(made, fds)
-        places = tuple(map(self._shelf.place, addresses, sizes))
-        inside = all(arena >= 0 for arena, _ in places)
-        region = Region(
-            name=name, layout=fitted, kind=ARENA if inside else kind,
-            addresses=tuple(addresses), places=places if inside else (), slot=slot,
-            epoch=epoch, read_only=read_only, engine=self, holds=tensors, pins=pins,
+        return self.shelf.share(
+            tensors, name, layout, read_only=read_only,
+            describe=lambda addresses, sizes: self.gpu.describe(addresses, sizes),
         )  # fmt: skip
-        return self._shelf.add(region)
-
-    def mapping_of(self, region: Region, address: int) -> tuple[int, int]:
-        """Return the arena, or the memory, in which a tensor of a region lies here."""
-        arenas = self._shelf.arenas if region.peer is None else region.peer.arenas
-        for shared in arenas:
-            if 0 <= address - shared.address < shared.nbytes:
-                return shared.address, shared.nbytes
-        return address, region.layout.part_bytes
 
     def unshare(self, region: Region, timeout: float = 5.0) -> None:
         """Take memory back: when this returns, no peer writes to it any more."""
         self._check()
-        self._shelf.remove(region)
-        self.renew(region.slot, region.epoch, timeout)
-        self.board.end(region.slot)
+        self.shelf.withdraw(region, timeout)
 
     def lease(self, token: bytes = b"") -> Lease:
         """Return the right to use memory of ours, for a peer to pass with its puts.
@@ -203,23 +139,7 @@ class Engine(Closes):
         When it has ended, nothing arrives under it. A `token` is of `new_token`.
         """
         self._check()
-        return Lease(self, *self.board.begin(read_token(token) if token else None))
-
-    def renew(self, slot: int, epoch: int, timeout: float) -> int:
-        """Give a slot a new epoch, and wait until nobody writes under the old one."""
-        self._check()
-        fresh = self.board.renew(slot)
-        fence_off(self, epoch, timeout)
-        return fresh
-
-    def gpu_ring(self, peer: Peer | None) -> Any:
-        """Return pinned memory for what goes between a GPU here and a peer."""
-        return self._starter.gpu.ring(peer)
-
-    @property
-    def has_gpu(self) -> bool:
-        """Return whether a GPU is used here."""
-        return self._starter.has_gpu
+        return self.leases.begin(token)
 
     # Peers.
 
@@ -258,35 +178,6 @@ class Engine(Closes):
         self._check()
         return {i: p for i, p in self.known.peers.items() if p.ready.done()}
 
-    def welcome(self, peer: Peer) -> None:
-        """Know a peer, and tell it what is shared here."""
-        with self.lock:  # what is shared meanwhile is told once
-            self.known.welcome(peer)
-            self.loop.add(peer)
-            self._shelf.show(peer)
-        peer.tell({"say": "ready"})
-
-    def drop(self, peer: Peer) -> None:
-        """Drop a peer that is lost."""
-        numbers = peer.descriptors
-        with self.lock:
-            self.known.drop(peer)
-            self._gone.add(peer)
-        self.loop.remove(peer)
-
-        def unregister() -> None:
-            for number in numbers:
-                with suppress(KeyError, ValueError):
-                    self.loop.selector.unregister(number)
-
-        self.loop.call(unregister)
-        self.loop.call(self._gone.look)
-
-    def writers(self) -> list[Peer]:
-        """Return the peers that may write to memory of ours."""
-        with self.lock:
-            return [*self.known.peers.values(), *self._gone.peers]
-
     def notified(self, tag: bytes, count: int = 1) -> Notified:
         """Return what waits for a notification, from any peers, so many times.
 
@@ -295,10 +186,22 @@ class Engine(Closes):
         self._check()
         return Notified(self.loop, self.counts, tag, count)
 
+    def follow(self, topic: str, follower: Follows) -> None:
+        """Have somebody told, in the engine's thread, of peers and what they send.
+
+        See `Follows`; `peer.send(topic, body)` is what a peer calls for it.
+        """
+        self._check()
+        self.topics.follow(topic, follower)
+
+    def unfollow(self, topic: str) -> None:
+        """Tell nobody of a topic any more."""
+        self.topics.unfollow(topic)
+
     def explain(self, peer: Peer) -> str:
         """Return which way bytes go to each of a peer's memories, and why."""
         self._check()
-        return explained(peer)
+        return peer.explain()
 
     # Transfers.
 
@@ -306,12 +209,14 @@ class Engine(Closes):
         """Begin a transfer: one of the two is ours; see `View.put`."""
         if self._refusal is not None:
             raise self._refusal
-        return self._starter.start(src, dst, **how)
+        return start(self, src, dst, **how)
 
-    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued | Passing:
+    def prepare(
+        self, src: Any, dst: Any, **how: Any
+    ) -> PreparedTransfer | EnqueuedCopies | Passing:
         """Prepare a transfer that is done again and again."""
         self._check()
-        made = self._starter.prepare(src, dst, **how)
+        made = prepare(self, src, dst, **how)
         self._prepared.add(made)
         return made
 
@@ -319,16 +224,6 @@ class Engine(Closes):
         """Return what ends when all of these have, or one has failed."""
         self._check()
         return all_of(self.loop, transfers)
-
-    def asked(
-        self, peer: Peer, number: int, header: Mapping[str, Any], pages: Any
-    ) -> Sending | Receiving:
-        """Return what does a transfer that a peer asks for."""
-        name = str(header.get("region"))
-        region = self._regions.get(name)
-        if region is None:
-            raise StaleMemory(f"engine {self.name!r} shares no {name!r} any more")
-        return answer(self, peer, number, region, header, pages)
 
     # The end.
 
@@ -340,21 +235,17 @@ class Engine(Closes):
         )
         self._refusal = EngineLost(why)
         # Another thread may hold the old lock.
-        self.lock = self._shelf.lock = self._gone.lock = threading.RLock()
+        self.lock = self.shelf.lock = self.gone.lock = threading.RLock()
+        self.leases.refusal = self._refusal
         peers = self.known.forget(self.lock)
         if not self._is_closed:
             self._is_closed = True
             self._door.disown()
         self.loop.forget(self._refusal)
-        for peer in (*peers, *self._gone.peers):
+        for peer in (*peers, *self.gone.peers):
             peer.disown(why)
         for prepared in list(self._prepared):
             prepared.disown(self._refusal)
-
-    @property
-    def is_inherited(self) -> bool:
-        """Return whether it is that of the process that this one was forked from."""
-        return self._refusal is not None
 
     def _check(self) -> None:
         if self._refusal is not None:
@@ -372,6 +263,4 @@ class Engine(Closes):
             peer.close()
         self.loop.call(lambda: self._door.close(self.known.peers))
         self.loop.stop()
-        self._starter.close()
-        self._shelf.close()
-        self.board.shared.close()
+        super().close()

@@ -5,48 +5,42 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 from stretto.errors import (
     CallError,
-    ChecksumError,
     PlanError,
     StaleMemory,
-    TransferCancelled,
     TransferError,
     UnknownNameError,
 )
+from stretto.fabric.wire import Connection
 from stretto.transfer.copying.words import Status
+from stretto.transfer.engine.ground import Ground
+from stretto.transfer.links.counterpart import Counterpart
 from stretto.transfer.links.fields import Opened
 from stretto.transfer.links.link import Link, Record
-from stretto.transfer.links.words import BY_KEPT, STAGE_BYTES, TAG_BYTES, Kind
-from stretto.transfer.ports import EngineLike
+from stretto.transfer.links.words import BY_KEPT, STAGE, STAGE_BYTES, TAG_BYTES, Kind
 from stretto.transfer.ways.pending import Pending
-from stretto.transfer.ways.staged import (
-    Receiving,
-    Sending,
-    copied,
-    pack_request,
-    read_request,
-)
-from stretto.transfer.ways.transfer import Transfer
-
-__all__ = ["Exchange"]
+from stretto.transfer.ways.request import answer, pack_request, read_request
+from stretto.transfer.ways.staged import Receiving, Sending
+from stretto.transfer.ways.transfer import Transfer, failure
 
 _MOST_OPEN = 4096
 
 
-class Exchange(ABC):
-    """What goes by a link; whose link it is, says `Peer`."""
+class Exchange(Counterpart):
+    """What goes by a link; who is there, and what it shares, says `Peer`."""
 
-    def __init__(self, engine: EngineLike, name: str, link: Link, parity: int) -> None:
-        self.engine, self.name, self.link = engine, name, link
-        self.lost = ""
-        """Why it is gone, or nothing."""
-        self._numbers = itertools.count(parity, 2)
+    def __init__(
+        self, engine: Ground, name: str, link: Link, connection: Connection, *,
+        is_first: bool, **about: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(name, link, connection, carrier=engine.hop, **about)
+        self.engine = engine
+        self._numbers = itertools.count(int(is_first), 2)
         self._transfers: dict[int, Transfer] = {}
         self._sending: dict[int, Sending] = {}
         self._waiting: dict[int, Sending] = {}
@@ -58,36 +52,6 @@ class Exchange(ABC):
         """The fields of what is kept ready for the peer."""
         self.quick: WeakValueDictionary[int, Any] = WeakValueDictionary()
         """Who waits for answers, by number."""
-
-    @abstractmethod
-    def give_up(self) -> None:
-        """Raise when it is of no use to wait for it."""
-
-    @abstractmethod
-    def tell(self, body: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Tell it something by its connection."""
-
-    @abstractmethod
-    def refuse(self, number: int, why: str) -> None:
-        """Let a transfer fail on both sides."""
-
-    @abstractmethod
-    def lose(self, why: str) -> None:
-        """End it: everything under way fails, and says why."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise when it is gone."""
-
-    def post(self, record: bytes) -> None:
-        """Post a record; EngineLost: there is nobody who could read it."""
-        self.check()
-        self.link.post(record, self.give_up)
-
-    def say(self, kind: Kind, *words: int) -> None:
-        """Post a record of words."""
-        self.check()
-        self.link.say(kind, *words, give_up=self.give_up)
 
     def begin(
         self, transfer: Transfer, body: bytes, work: Sending | Receiving, number: int
@@ -152,6 +116,18 @@ class Exchange(ABC):
             self.link.close_field(opened)
         self._fields_kept.clear()
 
+    def refuse(self, number: int, why: str) -> None:
+        """Let a transfer fail on both sides."""
+        self.tell({"say": "refused", "number": number, "why": why[:2000]})
+        self._refused(number, why)
+
+    def _refused(self, number: int, why: str) -> None:
+        transfer = self.forget(number)
+        if transfer is not None:
+            transfer.fail(
+                failure(TransferError, why, peer=self.name, path=transfer.path)
+            )
+
     @property
     def waits(self) -> bool:
         """Return whether something waits for room in the stage, or for a GPU."""
@@ -170,6 +146,8 @@ class Exchange(ABC):
             for number, sending in list(self._sending.items()):
                 if sending.pump():
                     self._sending.pop(number, None)
+                if sending.failed:
+                    self.refuse(number, sending.failed)
         finally:
             self.link.staging.release()
         if self._sending and not self.engine.loop.is_here:
@@ -211,13 +189,18 @@ class Exchange(ABC):
     def _opened(self, number: int, place: int, nbytes: int) -> None:
         if not 0 < nbytes <= STAGE_BYTES - place % STAGE_BYTES:
             raise ValueError("a request outside of the stage")
-        body = copied(self.link.in_address(place), nbytes)
+        body = self.link.read(STAGE + place % STAGE_BYTES, nbytes)
         self.link.give_back(place, nbytes)
         if len(self._sending) + len(self._receiving) > _MOST_OPEN:
             raise ValueError("more transfers at once than anybody needs")
         header, pages, data = read_request(body)
         try:
-            made = self.engine.asked(self, number, header, pages)
+            engine = self.engine
+            region = engine.shelf.find(str(header.get("region")))
+            made = answer(
+                engine.board, self, number, region, header, pages,
+                lambda: engine.gpu.ring(self),
+            )  # fmt: skip
         except (CallError, PlanError, TransferError, UnknownNameError) as e:
             if isinstance(e, StaleMemory):
                 self.say(Kind.END, number, int(Status.STALE), 0)
@@ -318,46 +301,25 @@ class Exchange(ABC):
             return
         found = self._receiving.pop(number, None)
         transfer = self._transfers.pop(number, None)
-        if found is None:
-            self._answered(transfer, Status(status))
-            return
-        receiving, header = found
-        receiving.close()  # all that is announced has landed
-        if transfer is None:
-            self._arrived(number, receiving, header, total)
-        elif receiving.status is not Status.DONE:
-            self._answered(transfer, receiving.status)
-        elif status == Status.DONE and receiving.is_full:
-            if transfer.checked and receiving.summed() != total:
-                transfer.stop(ChecksumError, "what arrived is not what was sent")
-            else:
-                transfer.complete()
-        else:
-            self._answered(transfer, Status(status))
-
-    def _answered(self, transfer: Transfer | None, status: Status) -> None:
-        """End a transfer of ours as the peer says."""
-        if transfer is None:
-            return
-        if status is Status.DONE:
-            transfer.complete()
-        elif status is Status.STALE:
-            transfer.stop(StaleMemory, "the memory was given to someone else meanwhile")
-        elif status is Status.DIFFERS:
-            transfer.stop(ChecksumError, "what arrived is not what was sent")
-        elif status is Status.CANCELLED:
-            transfer.stop(TransferCancelled, "the peer took it back")
-        else:
-            transfer.stop(TransferError, "the peer refuses it")
+        said = Status(status)
+        if found is not None:
+            receiving, header = found
+            receiving.close()  # all that is announced has landed
+            if transfer is None:
+                self._arrived(number, receiving, header, total)
+                return
+            if said is Status.DONE:
+                said = receiving.ended(total if transfer.checked else None)
+            elif receiving.status is not Status.DONE:
+                said = receiving.status
+        if transfer is not None:
+            transfer.end(said, peer_says=True)
 
     def _arrived(
         self, number: int, made: Receiving, header: Mapping[str, Any], total: int | None
     ) -> None:
         """End a put of the peer's."""
-        status = made.status if made.is_full else Status.FAILED
-        checked = status is Status.DONE and header.get("sum") and total is not None
-        if checked and made.summed() != total:
-            status = Status.DIFFERS
+        status = made.ended(total if header.get("sum") else None)
         if status is Status.DONE and (tag := header.get("notify")):
             raw = bytes.fromhex(str(tag))
             if not 0 < len(raw) <= TAG_BYTES:

@@ -11,18 +11,19 @@ know yet that it is there.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from stretto.errors import CallError, RendezvousError
+from stretto.transfer.engine.loop import LinkLoop
 from stretto.transfer.ways.pending import Pending
 
-__all__ = ["Known", "hand_out"]
-
 _MOST_PLACES = 4096
+_FIRST_S, _LAST_S = 0.01, 1.0
 
 
-class _Talk(Protocol):
+class _Meeting(Protocol):
     """A connection whose ends are not peers yet."""
 
     is_over: bool
@@ -34,13 +35,13 @@ class _Talk(Protocol):
         """Hang up."""
 
 
-class Known:
+class PeerTable:
     """See the module; its owner's lock is held while it is asked or told."""
 
     def __init__(self, identity: str, lock: Any) -> None:
         self.identity, self._lock = identity, lock
         self._peers: dict[str, Any] = {}
-        self._talks: dict[str, _Talk] = {}
+        self._talks: dict[str, _Meeting] = {}
         """Those that are to become peers: one for each identity."""
         self._wanted: dict[str, list[Pending[Any]]] = {}
         self._named: dict[str, list[Pending[Any]]] = {}
@@ -81,7 +82,7 @@ class Known:
     # Talks, in the engine's thread.
 
     def visit(
-        self, talk: _Talk, place: str, identity: str, found: Pending[Any]
+        self, talk: _Meeting, place: str, identity: str, found: Pending[Any]
     ) -> bool:
         """Have somebody told when an engine is a peer; return whether to say hello."""
         if identity == self.identity:
@@ -102,7 +103,7 @@ class Known:
             self._talks[identity] = talk
         return True
 
-    def admit(self, talk: _Talk, identity: str, after: str) -> tuple[bool, Any]:
+    def admit(self, talk: _Meeting, identity: str, after: str) -> tuple[bool, Any]:
         """Return whether to let somebody in who says hello; and the peer it was.
 
         `after` is the last connection that he knows of.
@@ -120,7 +121,7 @@ class Known:
             other.end("it has come again")
         return True, known
 
-    def left(self, talk: _Talk, identity: str, error: Exception | None) -> None:
+    def left(self, talk: _Meeting, identity: str, error: Exception | None) -> None:
         """Forget a talk that came to nothing; whoever waits for it hears of an error.
 
         Without one there is another connection, or soon will be.
@@ -197,3 +198,45 @@ def hand_out(peer: Any, found: Pending[Any]) -> None:
             found.finish(peer)
 
     peer.ready.then(ready)
+
+
+class LostPeers:
+    """Lost peers that may still write to our memory, until they have left or died.
+
+    Whoever takes memory back waits for them; they are looked at ever more seldom.
+    """
+
+    def __init__(self, loop: LinkLoop, lock: Any) -> None:
+        self._loop, self.lock = loop, lock
+        self._peers: list[Any] = []
+        self._delay = _FIRST_S
+        self._is_looking = False
+
+    @property
+    def peers(self) -> list[Any]:
+        """Return those that may still write."""
+        with self.lock:
+            return list(self._peers)
+
+    def add(self, peer: Any) -> None:
+        """Keep a peer that is lost; `look` lets it go."""
+        with self.lock:
+            self._peers.append(peer)
+            self._delay = _FIRST_S
+
+    def look(self) -> None:
+        """Let go those that write no more; look again while there are others."""
+        with self.lock:
+            over = [peer for peer in self._peers if peer.writes_no_more]
+            self._peers = [peer for peer in self._peers if peer not in over]
+            again = bool(self._peers) and not self._is_looking
+            self._is_looking |= again
+        for peer in over:
+            peer.let_go()
+        if again:
+            self._delay = min(2 * self._delay, _LAST_S)
+            self._loop.at(time.monotonic() + self._delay, self._look_again)
+
+    def _look_again(self) -> None:
+        self._is_looking = False
+        self.look()

@@ -1,4 +1,4 @@
-"""An engine's one thread: it sleeps until a peer, a socket or a deadline stirs.
+"""An engine's one loop: its thread sleeps until a peer, a socket or a deadline stirs.
 
 Whoever waits looks for itself first, for some microseconds, and takes what has come:
 so what is quick needs no second thread. Then it sleeps, and this thread wakes it. While
@@ -8,31 +8,27 @@ that nothing is left lying.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import os
 import select
-import selectors
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from stretto.errors import EngineLost, is_interruption
-from stretto.meeting.forks import Refuses
-from stretto.meeting.process import start_thread
-from stretto.transfer import loader
+from stretto.fabric import loop as fabric
+from stretto.fabric.channel.words import Attention
+from stretto.fabric.forks import Refuses
 from stretto.transfer.engine.mover import Mover
-from stretto.transfer.engine.watch import Watch, doze
-from stretto.transfer.links.link import functions
-from stretto.transfer.links.words import Attention, Look, Nap, Said
-from stretto.transfer.ports import Ended, Taker
+from stretto.transfer.engine.watch import LinkWatch, doze
+from stretto.transfer.links.words import Look, Nap, Said
+from stretto.transfer.loader import functions
+from stretto.transfer.ports import Endable, Taker
 
-__all__ = ["Loop"]
+__all__ = ["LinkLoop"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
 _STUCK_S = 0.001
@@ -40,20 +36,15 @@ _HELP_S, _HELP_BY_PYTHON_S, _ALONE_NS = 0.0002, 0.001, 5000
 _LONGEST_NAP_US = 60_000_000
 
 
-class Loop:
+class LinkLoop(fabric.Loop):
     """See the module."""
 
     def __init__(self, name: str, spin_us: float) -> None:
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self._wake_fd, selectors.EVENT_READ, self._woken)
-        self._tasks: deque[Callable[[], None]] = deque()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = itertools.count()
+        super().__init__(f"stretto-transfer-{name}")
         self._takers: tuple[Taker, ...] = ()
         self._spin_ns = int(1e3 * spin_us) if (os.cpu_count() or 1) > 1 else 0
         self._wake_poll = select.poll()
-        self._wake_poll.register(self._wake_fd, select.POLLIN)
+        self._wake_poll.register(self.wake_fd, select.POLLIN)
         self._attention = np.zeros(Attention.END, np.int64)
         self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
         self._attention[Attention.ALONE_NS] = _ALONE_NS
@@ -66,66 +57,24 @@ class Loop:
         self._draining: dict[int, threading.RLock] = {}
         self._looks, self._looked = 0, 0.0
         self._refusal: EngineLost | None = None
-        self._await: Any = None
-        self.is_over = self._is_closed = False
-        self._lock, self._waking = threading.Lock(), threading.RLock()
-        self._thread = threading.Thread(
-            target=self._run, name=f"stretto-transfer-{name}", daemon=True
-        )
-        self._mover = Mover(f"{self._thread.name}-mover")
+        self._mover = Mover(f"{self.name}-mover")
         self.move = self._mover.move
         """Have a thread beside the loop's call something that takes long."""
         self.apart = self._mover.apart
         """Have a thread of its own call something that waits for others."""
 
-    def start(self) -> None:
-        """Start the thread."""
-        start_thread(self._thread)
-
-    @property
-    def is_here(self) -> bool:
-        """Return whether this is the loop's thread."""
-        return threading.current_thread() is self._thread
-
-    @property
-    def wake_fd(self) -> int:
-        """Return the descriptor that peers write to."""
-        return self._wake_fd
-
-    def wake(self) -> None:
-        """Have the thread look around."""
-        with self._waking:  # else its number may be another file's by now
-            if not self._is_closed:
-                os.eventfd_write(self._wake_fd, 1)
-
     def forget(self, error: EngineLost | None = None) -> None:
         """Be of no use in a child that this process forks: it has no thread there."""
         self._set(())
-        self._refusal = error or EngineLost("this process was forked from its own")
+        first = self._refusal or EngineLost("this process was forked from its own")
+        self._refusal = error or first
         self.glance = Refuses(self._refusal)
-        self._lock, self._waking = threading.Lock(), threading.RLock()
-        if not self._is_closed:  # else its number may be another file's by now
-            self.selector.close()
-            os.close(self._wake_fd)
-        self.is_over = self._is_closed = True
+        super().forget()
 
     def check(self) -> None:
         """Raise in a child that was forked from the engine's process."""
         if self._refusal is not None:
             raise self._refusal
-
-    def call(self, task: Callable[[], None]) -> None:
-        """Have the thread call something soon."""
-        self._tasks.append(task)
-        self.wake()
-
-    def at(self, when: float, task: Callable[[], None]) -> None:
-        """Have the thread call something at a time of the monotonic clock."""
-        with self._lock:
-            heapq.heappush(self._timers, (when, next(self._number), task))
-            first = self._timers[0][0] == when
-        if first and not self.is_here:
-            self.wake()
 
     # Links.
 
@@ -136,7 +85,7 @@ class Loop:
             self._set((*self._takers, taker))
         taker.link.asleep[0] = not self._attention[Attention.IS_HOT]
         for number in self._selected(taker):
-            self.selector.register(number, selectors.EVENT_READ, _nothing)
+            self.watch(number, _nothing)
         self.wake()
 
     def _selected(self, taker: Taker) -> Sequence[int]:
@@ -150,13 +99,12 @@ class Loop:
             self._set(tuple(t for t in self._takers if t is not taker))
             self._draining.pop(id(taker), None)
         for number in self._selected(taker):
-            with suppress(KeyError, ValueError):
-                self.selector.unregister(number)
+            self.unwatch(number)
 
     def _set(self, takers: tuple[Taker, ...]) -> None:
         self._takers = takers
         links = [taker.link for taker in takers]
-        self._watch = Watch(links)
+        self._watch = LinkWatch(links)
         self._compiled = [link for link in links if link.by_python is None]
         """Those that compiled functions look at."""
         table = np.zeros(Look.LINKS + len(self._compiled), np.int64)
@@ -174,7 +122,7 @@ class Loop:
         pairs = [(n, link.at) for link in far for n in link.hop.descriptors]
         if not pairs:
             return None
-        polled = np.array([self.selector.fileno(), *(n for n, _ in pairs)], np.int64)
+        polled = np.array([self.number, *(n for n, _ in pairs)], np.int64)
         owners = np.array([0, *(at for _, at in pairs)], np.int64)
         nap = np.zeros(Nap.END, np.int64)
         nap[Nap.ATTENTION], nap[Nap.COUNT] = self.attention, len(polled)
@@ -209,7 +157,7 @@ class Loop:
         found: int = self._watched() if self._watch else 0
         if found or (self._watch and not self._compiled):
             return found
-        call = self._await or self._found_await()
+        call = functions().await_record
         found = call(self.look_at, number)
         while found == Said.COLD:
             self.heat()
@@ -232,21 +180,12 @@ class Loop:
             taker.link.asleep[0] = 0
         self.wake()
 
-    def _found_await(self) -> Any:
-        """Return the function that looks: the compiled one, once it is there."""
-        compiled = loader.current()
-        if compiled is None:
-            return functions().await_record
-        self._await = compiled.await_record
-        self._choose_glance()
-        return self._await
-
     def _choose_glance(self) -> None:
         """Looking is for who has a core for it; the lock is kept on one host only."""
-        compiled = loader.current()
-        if compiled is None or not self._spin_ns or not self._compiled:
+        if not self._spin_ns or not self._compiled:
             self.glance = _see_nothing
             return
+        compiled = functions()
         is_near = all(link.hop is None for link in self._compiled)
         look = compiled.glance if is_near else compiled.await_record
         self.glance = compiled.direct(look)
@@ -279,7 +218,7 @@ class Loop:
         functions().fence_now()
         self.drain()
 
-    def wait_for(self, pending: Ended, until: float | None) -> bool:
+    def wait_for(self, pending: Endable, until: float | None) -> bool:
         """Wait until something has ended; return whether it has."""
         if self.is_here:
             return self._turn_until(pending, until)
@@ -294,36 +233,31 @@ class Loop:
         left = None if until is None else max(0.0, until - time.monotonic())
         return pending.done() or pending.event().wait(left)
 
-    def _turn_until(self, pending: Ended, until: float | None) -> bool:
+    def _turn_until(self, pending: Endable, until: float | None) -> bool:
         while not pending.done():
             if until is not None and time.monotonic() >= until:
                 return False
-            self._turn(0.001)
+            self.step(0.001)
         return True
 
     # The thread.
 
-    def _run(self) -> None:
-        while not self.is_over:
-            try:
-                self._turn(None)
-            except Exception as e:
-                if is_interruption(e):
-                    raise
-                threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
-                for taker in self._takers:  # nobody may wait for what will not come
-                    taker.lose(f"this engine failed: {type(e).__name__}: {e}")
-        self.selector.close()
-        with self._waking:
-            self._is_closed = True
-            os.close(self._wake_fd)
-        self._mover.stop()
+    def start(self, *_: Any) -> None:
+        """Start the thread."""
+        super().start(last=self._mover.stop)
 
-    def _turn(self, most: float | None) -> None:
-        now = time.monotonic()
+    def fail(self, error: Exception) -> None:
+        """Lose all peers: nobody may wait for what will not come."""
+        super().fail(error)
+        for taker in self._takers:
+            taker.lose(f"this engine failed: {type(error).__name__}: {error}")
+
+    def before_sleep(self, now: float, wait: float) -> float:
+        """Sleep as links allow; return how long to wait for descriptors after that."""
         is_hot = self._is_hot(now)
-        wait = _HOT_LOOK_S if is_hot else most
-        if not is_hot:
+        if is_hot:
+            wait = min(wait, _HOT_LOOK_S)
+        else:
             for taker in self._takers:
                 taker.link.asleep[0] = 1
             functions().fence_now()
@@ -331,15 +265,12 @@ class Loop:
                 wait = 0.0
         waits = any(taker.waits for taker in self._takers)
         if waits or any(taker.link.is_stuck for taker in self._takers):
-            wait = _STUCK_S if wait is None else min(wait, _STUCK_S)
-        if self._timers:
-            first = max(0.0, self._timers[0][0] - now)
-            wait = first if wait is None else min(wait, first)
+            wait = min(wait, _STUCK_S)
         wait = self._watch.nap_s(now, wait, is_hot=is_hot)
         if self._tasks or not all(taker.link.arm() for taker in self._takers):
             wait = 0.0
-        if wait is not None and self._watch.is_fine(wait):
-            doze(self._wake_fd if is_hot else self.selector.fileno(), wait)
+        if self._watch.is_fine(wait):
+            doze(self.wake_fd if is_hot else self.number, wait)
             wait = 0.0
         elif is_hot and wait:
             # Whoever looks for itself also looks at sockets: they shall not wake us.
@@ -347,15 +278,14 @@ class Loop:
             wait = 0.0
         nap = self._nap
         if nap is not None and wait != 0.0 and not waits:  # room comes as no record
-            most_us = _LONGEST_NAP_US if wait is None else int(1e6 * wait) + 1
+            most_us = min(_LONGEST_NAP_US, int(1e6 * wait) + 1)
             functions().slumber(int(nap[0].ctypes.data), most_us)
             wait = 0.0
-        for key, events in self.selector.select(wait):
-            key.data(events)
-        while self._tasks:
-            self._tasks.popleft()()
+        return wait
+
+    def after_tasks(self) -> None:
+        """Deal with what has come by links."""
         self.drain()
-        self._ring()
 
     def _is_hot(self, now: float) -> bool:
         """Return whether somebody looked a short while ago."""
@@ -366,28 +296,10 @@ class Loop:
             self._attention[Attention.IS_HOT] = 0
         return bool(self._attention[Attention.IS_HOT])
 
-    def _ring(self) -> None:
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            with self._lock:
-                _, _, task = heapq.heappop(self._timers)
-            task()
-
-    def _woken(self, events: int) -> None:
-        try:
-            os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            return
-
     def stop(self) -> None:
         """End the thread, and wait until it has ended."""
-
-        def over() -> None:
-            self.is_over = True
-
-        self.call(over)
-        if not self.is_here:
-            self._thread.join(5.0)
+        self.call(super().stop)  # what it was asked to do before is done before
+        self.join(5.0)
 
 
 def _see_nothing(look: int, number: int) -> int:
@@ -395,5 +307,5 @@ def _see_nothing(look: int, number: int) -> int:
     return 0
 
 
-def _nothing(events: int) -> None:
+def _nothing() -> None:
     """Do nothing: links are looked at in every turn."""

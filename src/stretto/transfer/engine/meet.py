@@ -4,8 +4,8 @@
     comer:  hello, with memory for the link     server: welcome, or crossed
     both:   arenas, what is shared, ready
 
-Over TCP both first prove that they know the secret, as ranks do, and `proved` stands
-for `here`; then their hop connects. Who finds that he knows the server hangs up.
+Over TCP a handshake (`fabric.handshake`) comes first, in which both say their identity
+instead; later their hop connects. Who finds that he knows the server hangs up.
 Whoever says something else, or nothing, is hung up on.
 """
 
@@ -14,106 +14,82 @@ from __future__ import annotations
 import os
 import secrets
 import select
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from stretto import hop as hops
 from stretto.errors import RendezvousError, StrettoError, is_interruption
-from stretto.hop import Window
-from stretto.meeting import tls
-from stretto.meeting.process import open_pidfd
-from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
-from stretto.transfer import loader
+from stretto.fabric import hop as hops
+from stretto.fabric.channel import window_of
+from stretto.fabric.loop import Timer
+from stretto.fabric.memory import Shared
+from stretto.fabric.patience import CROSSED_S, HOP_S, STRANGER_S
+from stretto.fabric.porch import Knock
+from stretto.fabric.process import open_pidfd
+from stretto.fabric.wire import Connection, Descriptor, Frame, Refused
+from stretto.transfer.engine.ground import Ground
 from stretto.transfer.engine.peer import Peer
-from stretto.transfer.engine.proving import WORDS, Proving
 from stretto.transfer.links.fields import Fields
 from stretto.transfer.links.link import Link
-from stretto.transfer.links.words import HALF_BYTES, MOST_FIELDS, RING
+from stretto.transfer.links.words import BOTH_BYTES, HALF_BYTES, MOST_FIELDS
 from stretto.transfer.memory.across import why_not
 from stretto.transfer.memory.board import BOARD_BYTES
-from stretto.transfer.memory.mapping import Shared
-from stretto.transfer.ports import EngineLike
 from stretto.transfer.ways.pending import Pending
 
 __all__ = ["Talk"]
 
-_HOP_S = 30.0
-BY_PYTHON = ("nixl",)
-"""Carriers whose calls need the interpreter's lock: our functions would hold one."""
 _ABI = 3
-_SILENTLY = "it hung up without a word; does one of us alone speak TLS?"
-_CROSSED_S = 5.0
-"""How long who hears that the other comes to him waits for that."""
+PURPOSE = f"transfer {_ABI}"
+_SILENTLY = "it hung up without a word"
 
 
 class Talk:
     """A connection whose ends are not peers yet; it lives in the loop's thread."""
 
     def __init__(
-        self, engine: EngineLike, sock: socket.socket, *, is_near: bool, is_comer: bool,
+        self, engine: Ground, sock: socket.socket, *, is_comer: bool,
+        proved: Knock | None = None,
         found: Pending[Peer] | None = None, name: str = "",
     ) -> None:  # fmt: skip
-        self._engine, self._is_near, self.is_comer = engine, is_near, is_comer
+        """Begin; who is far has `proved` who he is."""
+        self._engine, self._is_near, self.is_comer = engine, proved is None, is_comer
         self._sock, self._found = sock, found
-        self.source = "" if is_near else str(sock.getpeername()[0])
-        if not is_near:
-            sock = self._sock = tls.secured(sock, server=not is_comer)
+        self.source = "" if proved is None else proved.source
         self._connection = Connection(sock)
         self.is_over = False
         self.name, self.identity = name, ""
         self.meeting = secrets.token_hex(8) if is_comer else ""
         """The name of this connection, which the comer gives it."""
-        self._proving: Proving | None = None
         self._shared: Shared | None = None
-        self._hop: Any = None
+        self._hop: hops.Hop | None = None
         self._connecting = threading.Lock()
         self._fields: Fields | None = None
         self._peer: Peer | None = None
-        self._is_proved, self._is_meeting = is_near, False
+        self._is_meeting = False
         self._later: Sequence[Frame | Refused] = ()
         self._connection.keep_alive()
-        if is_near:
-            self._connection.trust()
-        engine.loop.selector.register(sock, selectors.EVENT_READ, self._hear)
-        try:
-            if not is_near:
-                self._proving = Proving(engine.secret(), is_comer=is_comer)
-            if not is_comer:
-                first = {"say": "here", **self._here()}
-                if self._proving is not None:
-                    first = self._proving.challenge()
-                self._connection.post(first)
-        except (OSError, RendezvousError) as e:
-            self.end(str(e))
+        self._connection.trust()
+        hear = partial(self._attempt, self._hear)
+        engine.loop.watch(sock, hear, fault=self._failed)
+        self._patience: Timer | None = None
+        if not is_comer:
+            until = time.monotonic() + STRANGER_S
+            self._patience = engine.loop.at(until, self._expire)
+        if proved is None and not is_comer:
+            here = {"say": "here", **self._here()}
+            self._attempt(lambda: self._connection.post(here))
+        elif proved is not None and is_comer:
+            theirs = {**(proved.shake.theirs or {}), "abi": _ABI}
+            self._attempt(lambda: self._is_here(theirs))
 
-    @property
-    def is_stranger(self) -> bool:
-        """Return whether it is there and has not proved anything."""
-        return not (self._is_proved or self.is_over)
-
-    def expire(self) -> None:
+    def _expire(self) -> None:
         """Hang up on who has not said what he should by now."""
-        if self.is_stranger:
-            self.dismiss("late")
-        elif self._hop is None:
+        if self._hop is None:
             self.end("it said nothing")
-
-    def expire_plain(self) -> None:
-        """Hang up on who does not speak TLS."""
-        why = tls.reason(self._sock) if self.is_stranger else ""
-        if why:
-            self.end(why)
-
-    def dismiss(self, word: str) -> None:
-        """Hang up on who has proved nothing, with one of the few words for that."""
-        with suppress(OSError, StrettoError):
-            self._connection.post({"say": "no", "why": word})
-        self.end(WORDS[word])
 
     def end(self, why: str) -> None:
         """Hang up, unless they are peers by now."""
@@ -123,9 +99,7 @@ class Talk:
         """Hang up; without an error, because there is another connection."""
         if self.is_over:
             return
-        self.is_over = True
-        with suppress(KeyError, ValueError):
-            self._engine.loop.selector.unregister(self._sock)
+        self._end()
         self._connection.close()
         if self._shared is not None:
             self._shared.close()
@@ -136,51 +110,64 @@ class Talk:
         if self._found is not None and error is not None:
             self._found.fail(error)
 
-    def disown(self) -> None:
+    def _end(self) -> None:
+        """Hear nothing more, and let nothing keep this alive."""
+        self.is_over = True
+        self._engine.loop.unwatch(self._sock)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def forget(self) -> None:
         """Close what a child that this process forks has of it; nothing is said."""
         if not self.is_over:
             self.is_over = True
             self._connection.close()
 
     def _close_hop(self) -> None:
+        assert self._hop is not None, "it was opened"
         with self._connecting:
             self._hop.close()
 
     def _refuse(self, why: str) -> None:
-        """Hang up, and say why, to who knows the secret."""
-        if self._is_proved and not self.is_over:
+        """Hang up, and say why."""
+        if not self.is_over:
             with suppress(OSError, StrettoError):
                 self._connection.post({"say": "no", "why": why})
         self.end(why)
 
-    def _hear(self, events: int) -> None:
+    def _attempt(self, task: Callable[[], None]) -> None:
         try:
-            self._connection.flush()
-            frames = self._connection.receive()
-            for nth, frame in enumerate(frames):
-                if isinstance(frame, Refused):
-                    raise ValueError(frame.why)
-                self._heard(frame.body, list(frame.descriptors))
-                if self._peer is not None:
-                    peer, self._peer = self._peer, None  # it is known elsewhere now
-                    peer.told(frames[nth + 1 :])
-                    return
-                if self._is_meeting:  # it may be quicker, and say what is for a peer
-                    self._later = frames[nth + 1 :]
-                    return
+            task()
         except EOFError:
-            self.end(tls.reason(self._sock) or _SILENTLY)
+            self.end(_SILENTLY)
         except Exception as e:
             if is_interruption(e):
                 raise
-            known = isinstance(e, StrettoError | ValueError)
-            self._refuse(f"{'' if known else f'{type(e).__name__}: '}{str(e)[:300]}")
+            self._failed(e)
+
+    def _failed(self, error: Exception) -> None:
+        known = isinstance(error, StrettoError | ValueError)
+        kind = "" if known else f"{type(error).__name__}: "
+        self._refuse(f"{kind}{str(error)[:300]}")
+
+    def _hear(self) -> None:
+        self._connection.flush()
+        frames = self._connection.receive()
+        for nth, frame in enumerate(frames):
+            if isinstance(frame, Refused):
+                raise ValueError(frame.why)
+            self._heard(frame.body, list(frame.descriptors))
+            if self._peer is not None:
+                peer, self._peer = self._peer, None  # it is known elsewhere now
+                peer.take_frames(frames[nth + 1 :])
+                return
+            if self._is_meeting:  # it may be quicker, and say what is for a peer
+                self._later = frames[nth + 1 :]
+                return
 
     def _heard(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:
         what = said.get("say")
-        if not self._is_proved:
-            self._prove(said)
-        elif what == "here" and self.is_comer and self._is_near:
+        if what == "here" and self.is_comer and self._is_near:
             self._is_here(said)
         elif what == "hello" and not self.is_comer:
             self._welcome(said, fds)
@@ -192,20 +179,6 @@ class Talk:
             self.end(f"it refuses us: {str(said.get('why'))[:300]}")
         else:
             raise ValueError(f"it says {str(what)[:40]!r}")
-
-    def _prove(self, said: Mapping[str, Any]) -> None:
-        assert self._proving is not None, "only who is far has anything to prove"
-        answer, done = self._proving.heard(said), self._proving.is_done
-        if word := self._proving.word:
-            self.end(WORDS[word]) if self.is_comer else self.dismiss(word)
-            return
-        if answer is not None:
-            self._connection.post({**answer, **(self._here() if done else {})})
-        if done:
-            self._is_proved = True
-            self._connection.trust()
-        if done and self.is_comer:
-            self._is_here(said)
 
     # Who they are.
 
@@ -240,7 +213,7 @@ class Talk:
             f"engine {self.name!r}: it says that it is connected with us already, and "
             "is not; try again"
         )
-        until = time.monotonic() + _CROSSED_S
+        until = time.monotonic() + CROSSED_S
         loop.at(until, lambda: known.give_up(identity, error))
 
     # Hello and welcome.
@@ -248,24 +221,21 @@ class Talk:
     def _about(self) -> dict[str, Any]:
         return {
             "name": self._engine.name, "pid": os.getpid(), **self._here(),
-            "witness": self._engine.witness.told(),
+            "witness": self._engine.witness.dump(),
         }  # fmt: skip
 
     def _open_hop(self, rank: int) -> dict[str, Any]:
-        self._shared = Shared(2 * HALF_BYTES)
+        self._shared = Shared(BOTH_BYTES)
         fields = Fields()
-        window = Window(
-            rank=rank, num_ranks=2, address=self._shared.address,
-            puts=(RING, HALF_BYTES), words=(0, HALF_BYTES + RING),
-            secret=self._engine.secret(), towards=self.source,
-            fields=fields.address, num_fields=MOST_FIELDS, rails=self._engine.rails,
-            lanes=self._engine.lanes, sources=(HALF_BYTES, 2 * HALF_BYTES), linger_s=0,
+        window = window_of(
+            self._shared, HALF_BYTES, rank, secret=self._engine.secret(),
+            towards=self.source, fields=fields.address, num_fields=MOST_FIELDS,
+            rails=self._engine.rails, lanes=self._engine.lanes, linger_s=0,
         )  # fmt: skip
-        carrier = self._engine.hop
-        compiled = carrier not in BY_PYTHON and not loader.missing()
-        self._hop = hops.get(carrier).open_hop(window, compiled=compiled)
-        self._fields = fields if self._hop.has_fields else None
-        return {**self._hop.share(), "fields": self._fields is not None}
+        self._hop = hops.get(self._engine.hop).open_hop(window)
+        said = self._hop.share()
+        self._fields = fields if said["fields"] else None
+        return dict(said)
 
     def _hello(self) -> None:
         after = self._engine.known.last(self.identity)
@@ -273,7 +243,7 @@ class Talk:
         body = {"say": "hello", **self._about(), **names}
         fds: list[int] = []
         if self._is_near:
-            self._shared = Shared(2 * HALF_BYTES)
+            self._shared = Shared(BOTH_BYTES)
             engine = self._engine
             fds = [self._shared.fd, engine.board.shared.fd, engine.loop.wake_fd]
         else:
@@ -309,7 +279,7 @@ class Talk:
             before.lose("it has lost the connection, and has come again")
         if self._is_near:
             memory, board, wake = fds
-            self._shared = Shared(2 * HALF_BYTES, memory.take())
+            self._shared = Shared.of_peer(BOTH_BYTES, memory.take())
             held = [engine.board.shared.fd, engine.loop.wake_fd]
             self._connection.post(body, [Descriptor(os.dup(fd)) for fd in held])
             self._near_peer(said, board, wake)
@@ -337,16 +307,16 @@ class Talk:
         why = why_not(pid, int(witness["address"]), want)
         self._become(
             link, pid=pid, pidfd=open_pidfd(pid), reaches=not why, why_not=why,
-            board=Shared(BOARD_BYTES, board.take()),
+            board=Shared.of_peer(BOARD_BYTES, board.take()),
         )  # fmt: skip
 
     def _far_peer(self, shares: list[Any], other: int) -> None:
         self._is_meeting = True
         hop, loop = self._hop, self._engine.loop
+        assert hop is not None, "it was opened with the hello"
         if shares[other].get("fields") is not True:
             self._fields = None  # both have them, or neither uses them
-        with suppress(KeyError, ValueError):
-            loop.selector.unregister(self._sock)
+        loop.unwatch(self._sock)
 
         poll = select.poll()
         poll.register(self._sock, select.POLLRDHUP)
@@ -356,16 +326,15 @@ class Talk:
                 raise RendezvousError("it hung up while we connected")
 
         def meet() -> None:
-            loader.load()  # a hop is for the compiled functions, or for Python's
             try:
                 with self._connecting:
                     go_on()
-                    hop.connect(shares, [other], _HOP_S, go_on)
+                    hop.connect(shares, [other], HOP_S, go_on)
             except (StrettoError, KeyError, TypeError, ValueError, OSError) as e:
                 why = str(e) if isinstance(e, StrettoError) else f"{e!r:.300}"
                 loop.call(lambda: self._refuse(why))
                 return
-            loop.call(self._far_met)
+            loop.call(partial(self._attempt, self._far_met))
 
         loop.apart(meet)  # it waits for the other, who may wait for a third
 
@@ -376,24 +345,26 @@ class Talk:
         link = Link(
             self._shared, is_first=self.is_comer, hop=self._hop, fields=self._fields
         )
-        self._become(link).told(self._later)
+        self._become(link).take_frames(self._later)
         self._peer = None
 
     def _become(self, link: Link, **about: Any) -> Peer:
         """Hand the connection over to a peer."""
-        self.is_over = True
+        self._end()
         engine, loop = self._engine, self._engine.loop
         if self._shared is not None:
             self._shared.close()  # it is mapped, and was sent
         self._shared = self._fields = self._hop = None  # the link's
-        with suppress(KeyError, ValueError):
-            loop.selector.unregister(self._sock)
         peer = self._peer = Peer(
             engine, self.name, link, self._connection, is_first=self.is_comer,
             address=self.source, identity=self.identity, meeting=self.meeting,
             **about,
         )  # fmt: skip
         for number in peer.descriptors:
-            loop.selector.register(number, selectors.EVENT_READ, peer.hear)
+            loop.watch(number, partial(peer.hear, 0), fault=partial(_lose, peer))
         engine.welcome(peer)
         return peer
+
+
+def _lose(peer: Peer, error: Exception) -> None:
+    peer.lose(f"what it told makes no sense: {type(error).__name__}: {error}")

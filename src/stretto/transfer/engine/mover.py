@@ -7,9 +7,7 @@ import threading
 from collections.abc import Callable
 
 from stretto.errors import is_interruption
-from stretto.meeting.process import start_thread
-
-__all__ = ["Mover"]
+from stretto.fabric.loop import start_thread
 
 
 class Mover:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,22 +12,17 @@ from numpy.typing import NDArray
 from stretto.errors import (
     CallError,
     EngineLost,
-    TransferError,
     UnknownNameError,
 )
-from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
-from stretto.transfer import loader
+from stretto.fabric.memory import Shared
+from stretto.fabric.wire import Connection, Frame, Refused
 from stretto.transfer.engine.exchange import Exchange
+from stretto.transfer.engine.ground import Ground
 from stretto.transfer.links.link import Link, notice
-from stretto.transfer.links.words import NUM_MARKS
-from stretto.transfer.memory.board import PeerBoard
-from stretto.transfer.memory.mapping import Shared
-from stretto.transfer.memory.region import Region, untold
-from stretto.transfer.ports import EngineLike
+from stretto.transfer.loader import functions
+from stretto.transfer.regions.region import Region, load
+from stretto.transfer.ways.paths import explained
 from stretto.transfer.ways.pending import Pending
-from stretto.transfer.ways.transfer import Transfer, failure
-
-__all__ = ["Peer"]
 
 _MOST_OPEN = 4096
 _MOST_NOTES = 256
@@ -44,26 +36,13 @@ class Peer(Exchange):
     """What `engine.connect(...)` gives: `peer["kv"]` is its memory of that name."""
 
     def __init__(
-        self, engine: EngineLike, name: str, link: Link, connection: Connection, *,
-        is_first: bool, pid: int = 0, pidfd: Descriptor | None = None,
-        board: Shared | None = None, reaches: bool = False, why_not: str = "",
-        address: str = "", identity: str = "", meeting: str = "",
+        self, engine: Ground, name: str, link: Link, connection: Connection, *,
+        is_first: bool, **about: Any,
     ) -> None:  # fmt: skip
-        super().__init__(engine, name, link, int(is_first))
-        self._connection = connection
-        self.pid, self._pidfd, self.address = pid, pidfd, address
-        self._has_died = False
-        self.identity, self.meeting = identity, meeting
-        """What tells it from all other engines; and this connection from others."""
-        self.board = None if board is None else PeerBoard(board)
-        self.reaches, self.why_not = reaches, why_not
-        """Whether the kernel copies between our memories, and why not."""
+        super().__init__(engine, name, link, connection, is_first=is_first, **about)
         self.ready: Pending[Peer] = Pending(engine.loop, f"connection to {name!r}")
         self._regions: dict[str, Region] = {}
         self._wanted: dict[str, list[Pending[Region]]] = {}
-        self._arenas: dict[int, Shared] = {}
-        self._marks = list(range(1, NUM_MARKS))
-        self.begun: set[Transfer] = set()
         self._notes: dict[bytes, tuple[int, NDArray[np.int64]]] = {}
         """By name: a note as `_announce` wants it, and where it lies. None for who is
         lost."""
@@ -76,21 +55,6 @@ class Peer(Exchange):
         """That we close the connection, as soon as we do, and until when it may take.
         """
         self._parted: Pending[None] = Pending(engine.loop, f"the end of {name!r}")
-
-    @property
-    def is_far(self) -> bool:
-        """Return whether it is on another host, or is treated so."""
-        return self.link.hop is not None
-
-    @property
-    def whereabouts(self) -> str:
-        """Return where it is, for people."""
-        return f"at {self.address}" if self.is_far else f"pid {self.pid}"
-
-    @property
-    def is_self(self) -> bool:
-        """Return whether it lives in this process."""
-        return self.pid == os.getpid() and not self.is_far
 
     def __getitem__(self, name: str) -> Region:
         """Return its memory of a name."""
@@ -107,7 +71,7 @@ class Peer(Exchange):
         pending: Pending[Region] = Pending(
             self.engine.loop, f"memory {name!r} of engine {self.name!r}"
         )
-        with self.engine.lock:
+        with self.lock:
             found = self._regions.get(name)
             if found is None and not self.lost:
                 self._wanted.setdefault(name, []).append(pending)
@@ -116,11 +80,6 @@ class Peer(Exchange):
         elif found is not None:
             pending.finish(found)
         return pending
-
-    @property
-    def arenas(self) -> list[Shared]:
-        """Return its arenas, as they are mapped here."""
-        return list(self._arenas.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -144,12 +103,12 @@ class Peer(Exchange):
         """Send a notification, and remember how it is sent the next time."""
         record = np.frombuffer(notice(tag, count), np.int64)
         self.post(record.tobytes())
-        compiled, hop = loader.current(), self.link.hop
-        if compiled is None or count != 1 or (hop is not None and hop.calls is None):
+        compiled, link = functions(), self.link
+        if count != 1 or link.by_python is not None:
             return
         if len(self._notes) >= _MOST_NOTES:
             self._notes.clear()
-        announce = compiled.announce if hop is None else compiled.announce_far
+        announce = compiled.announce if link.hop is None else compiled.announce_far
         self._announce = compiled.direct(announce)
         note = np.array([self.link.at, *record], np.int64)
         self._notes[tag] = int(note.ctypes.data), note
@@ -158,55 +117,26 @@ class Peer(Exchange):
 
     def explain(self) -> str:
         """Return which way bytes go to each of its memories, and why no better one."""
-        return self.engine.explain(self)
-
-    def error(self) -> EngineLost:
-        """Return the error of a peer that is gone."""
-        error = EngineLost(f"engine {self.name!r} is gone: {self.lost}")
-        error.peer = self.name
-        return error
-
-    def check(self) -> None:
-        """Raise when it is gone."""
-        if self.lost:
-            raise self.error()
-
-    def give_up(self) -> None:
-        """Raise when it is of no use to wait for it."""
-        if not self.lost and self.is_dead():
-            self.lose("its process has ended")
-        if not self.lost and (why := self.link.fault):
-            self.lose(why)
-        self.check()
-
-    def is_dead(self) -> bool:
-        """Return whether it is known to do nothing more."""
-        if self._pidfd is None:
-            return self.link.is_closed
-        if not self._has_died and self._pidfd.number >= 0:
-            poll = select.poll()
-            poll.register(self._pidfd.number, select.POLLIN)
-            self._has_died = bool(poll.poll(0))
-        return self._has_died
-
-    @property
-    def writes_no_more(self) -> bool:
-        """Return whether nothing that it begins can come into our memory any more."""
-        return self.is_dead() or (not self.is_far and self.link.has_left)
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """Return what turns readable when it says something, and when it dies."""
-        held = () if self._pidfd is None or self.is_self else (self._pidfd.number,)
-        return (self._connection.fileno(), *held)
+        self.engine.loop.check()
+        regions = [] if self.lost else [self[name] for name in self.names]
+        return explained(self, regions, has_gpu=self.engine.has_gpu)
 
     def tell(self, body: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Tell it something by its connection; descriptors stay ours."""
-        if self.lost:
-            return
-        held = [Descriptor(os.dup(fd)) for fd in fds]
-        with contextlib.suppress(OSError), self.engine.lock:
-            self._connection.post(body, held)
+        """Tell it something by its connection; what has no room yet follows later."""
+        super().tell(body, fds)
+        if self._connection.is_sending:
+            self.engine.loop.call(self._mind)
+
+    def _mind(self) -> None:
+        if not self.lost:
+            self.engine.loop.mind(self._connection)
+
+    def send(self, topic: str, body: Mapping[str, Any]) -> None:
+        """Say something to who follows a topic there: a JSON object, in order.
+
+        Who is gone hears nothing; `Engine.follow` is told of that.
+        """
+        self.tell({"say": "topic", "topic": topic, "body": dict(body)})
 
     def _rouse(self) -> None:
         """Have both ends look at a link again that nothing has come by for a while."""
@@ -214,34 +144,25 @@ class Peer(Exchange):
             self.engine.loop.wake()
         self.tell({"say": "look"})
 
-    # Marks: where we say that we write to its memory.
-
-    def take_mark(self) -> int | None:
-        """Return a mark that nobody uses."""
-        with self.engine.lock:
-            return self._marks.pop() if self._marks else None
-
-    def give_mark(self, mark: int) -> None:
-        """Let a mark be used again."""
-        with self.engine.lock:
-            self._marks.append(mark)
-
     # Its connection.
 
     def hear(self, events: int) -> None:
         """Deal with what came by the connection, or with its death."""
+        has_died = self.is_dead()  # what it said before that is all there already
         try:
-            self._connection.flush()
+            with self.lock:  # others tell it something meanwhile
+                self._connection.flush()
+            self._mind()
             frames = self._connection.receive()
         except (EOFError, OSError):
             why = "its process has ended" if self.is_dead() else "it hung up"
             self._ends(why, self.link.come)
             return
-        self.told(frames)
-        if not frames and self.is_dead():  # a child of it holds the connection
+        self.take_frames(frames)
+        if not frames and has_died:  # a child of it holds the connection
             self._ends("its process has ended", self.link.come)
 
-    def told(self, frames: Sequence[Frame | Refused]) -> None:
+    def take_frames(self, frames: Sequence[Frame | Refused]) -> None:
         """Deal with frames that came by the connection."""
         for frame in frames:
             try:
@@ -259,9 +180,12 @@ class Peer(Exchange):
                 (fd,) = frame.descriptors
                 if len(self._arenas) >= _MOST_ARENAS:
                     raise ValueError("too many arenas")
-                self._arenas[int(said["id"])] = Shared(int(said["nbytes"]), fd.take())
+                made = Shared.of_peer(int(said["nbytes"]), fd.take())
+                self._arenas[int(said["id"])] = made
             case "share":
-                self._share(untold(said, self, self._arenas, frame.descriptors))
+                self._share(
+                    load(said, self.engine, self, self._arenas, frame.descriptors)
+                )
             case "unshare":
                 self._regions.pop(str(said["name"]), None)
             case "refused":
@@ -273,6 +197,9 @@ class Peer(Exchange):
                 self._ends(f"it refuses us: {str(said['why'])[:300]}", self.link.come)
             case "ready":
                 self.ready.finish(self)
+                self.engine.topics.came(self)
+            case "topic":
+                self.engine.topics.heard(self, str(said["topic"]), dict(said["body"]))
             case "bye":
                 why = f"it closed: {str(said.get('why', ''))[:200]}"
                 self._ends(why, int(said["posted"]), time.monotonic() + _PART_S)
@@ -310,27 +237,15 @@ class Peer(Exchange):
             self._part_by = time.monotonic() + _PART_S
 
     def _share(self, region: Region) -> None:
-        with self.engine.lock:
+        with self.lock:
             self._regions[region.name] = region
             wanted = self._wanted.pop(region.name, [])
         for pending in wanted:
             pending.finish(region)
 
-    def refuse(self, number: int, why: str) -> None:
-        """Let a transfer fail on both sides."""
-        self.tell({"say": "refused", "number": number, "why": why[:2000]})
-        self._refused(number, why)
-
-    def _refused(self, number: int, why: str) -> None:
-        transfer = self.forget(number)
-        if transfer is not None:
-            transfer.fail(
-                failure(TransferError, why, peer=self.name, path=transfer.path)
-            )
-
     def lose(self, why: str) -> None:
         """End it: everything under way fails, and says why."""
-        with self.engine.lock:
+        with self.lock:
             if self.lost:
                 return
             self.lost = self._closed or why or "it is gone"
@@ -349,16 +264,13 @@ class Peer(Exchange):
             transfer.word[0] = 1
             transfer.stop(EngineLost, self.lost)
         self.forget_all()
+        self.engine.topics.lost(self)
         self.engine.loop.call(self._close)
 
     def disown(self, why: str) -> None:
         """Be of no use in a child that this process forks; nothing is said."""
-        self.lost = self.lost or why
+        super().disown(why)
         self._notes.clear()
-        self._connection.close()
-        if self._pidfd is not None:
-            self._pidfd.close()
-        self.link.disown()
 
     def _close(self) -> None:
         self.link.close()
@@ -366,11 +278,6 @@ class Peer(Exchange):
         while not self.link.leave() and time.monotonic() < until:
             time.sleep(_LOOK_S)  # a copy sees soon that it is not wanted
         self._connection.close()
-
-    def let_go(self) -> None:
-        """Give back what tells whether its process lives."""
-        if self._pidfd is not None:
-            self._pidfd.close()
 
     def close(self, why: str = "") -> None:
         """End the connection; the peer hears of it, and all that was said before."""

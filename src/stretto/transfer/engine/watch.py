@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 from stretto.transfer.links.link import Link
 
-__all__ = ["Watch", "doze"]
-
 _HOT_NAP_S = 0.0002
 """While others look, its thread need not."""
 _FINE_S = 0.002
@@ -23,7 +21,7 @@ _MOST_SELECTED = 1024
 """Descriptors below this number are for `select`, which counts in microseconds."""
 
 
-class Watch:
+class LinkWatch:
     """See the module; made anew whenever links come or go."""
 
     def __init__(self, links: Sequence[Link]) -> None:
@@ -46,7 +44,7 @@ class Watch:
                 return False
             os.sched_yield()  # it may be the peer that wants this core
 
-    def nap_s(self, now: float, wait: float | None, *, is_hot: bool) -> float | None:
+    def nap_s(self, now: float, wait: float, *, is_hot: bool) -> float:
         """Return how long to sleep at most, where `wait` would do for all others."""
         naps = [hop.nap_s(now) for hop in self._napping]
         if not naps:
@@ -54,11 +52,11 @@ class Watch:
         nap = max(min(naps), _HOT_NAP_S if is_hot else 0.0)
         if not nap:
             os.sched_yield()  # as in `look`
-        return nap if wait is None else min(nap, wait)
+        return min(nap, wait)
 
-    def is_fine(self, wait: float | None) -> bool:
+    def is_fine(self, wait: float) -> bool:
         """Return whether a wait is for `doze`."""
-        return bool(self._napping) and wait is not None and 0 < wait < _FINE_S
+        return bool(self._napping) and 0 < wait < _FINE_S
 
 
 def doze(number: int, seconds: float) -> None:

@@ -23,10 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from stretto.collectives import storage
 from stretto.errors import LayoutError, UnknownNameError
-
-__all__ = ["MOST_AXES", "PAGES", "TOKENS", "Axis", "Layout"]
+from stretto.program.collectives import storage
 
 PAGES, TOKENS = "B", "T"
 MOST_AXES = 8

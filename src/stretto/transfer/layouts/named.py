@@ -13,8 +13,6 @@ from __future__ import annotations
 from stretto.errors import LayoutError, UnknownNameError
 from stretto.transfer.layouts.layout import Layout
 
-__all__ = ["kv_layout", "names"]
-
 _SHAPES = {
     "vllm/flash": "L={L} | KV=2 B={B} T={T} H={H} D={D}",
     "vllm/flash_hnd": "L={L} | KV=2 B={B} H={H} T={T} D={D}",

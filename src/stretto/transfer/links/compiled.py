@@ -6,7 +6,17 @@ leaves everything else to whoever drains the link.
 
 from __future__ import annotations
 
-from stretto.jit.atomics import (
+from stretto.fabric.channel.rings import (
+    far_put,
+    far_signal,
+    far_wait,
+    give_way,
+    post,
+    progress,
+    rest,
+)
+from stretto.fabric.channel.words import Attention, ChannelWord
+from stretto.fabric.jit.atomics import (
     compiled,
     direct,
     fence,
@@ -15,35 +25,16 @@ from stretto.jit.atomics import (
     pause,
     store,
 )
-from stretto.jit.locks import enter, leave
+from stretto.fabric.jit.libc import now_ns
+from stretto.fabric.jit.locks import enter, leave
 from stretto.transfer.copying.compiled import run
+from stretto.transfer.copying.mixing import mixed_runs
 from stretto.transfer.copying.words import Job
 from stretto.transfer.links.direct import pop, push, send
-from stretto.transfer.links.quick import (
-    answered,
-    await_done,
-    quick,
-    take_one,
-)
-from stretto.transfer.links.rings import (
-    far_put,
-    far_signal,
-    far_wait,
-    give_way,
-    post,
-    progress,
-    rest,
-    time_ns,
-)
+from stretto.transfer.links.quick import answered, await_done, quick, take_one
 from stretto.transfer.links.serving import serve
 from stretto.transfer.links.slumber import slumber
-from stretto.transfer.links.words import (
-    NUM_MARKS,
-    Attention,
-    Block,
-    Look,
-    Said,
-)
+from stretto.transfer.links.words import NUM_MARKS, Look, Said
 
 __all__ = [
     "again",
@@ -61,6 +52,7 @@ __all__ = [
     "glance",
     "leave",
     "marked",
+    "mixed_runs",
     "pop",
     "post",
     "progress",
@@ -72,14 +64,8 @@ __all__ = [
     "slumber",
 ]
 
-_CONTEXT = 8 * Block.CONTEXT
 _LOOKS = 8
 """Looks at all links between looks at the clock; a look at a socket counts twice."""
-_ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
-_CLOCK, _COUNT, _LINKS = 8 * Look.CLOCK, 8 * Look.COUNT, 8 * Look.LINKS
-_ATTENTION = 8 * Look.ATTENTION
-_IS_HOT, _LOOKED = 8 * Attention.IS_HOT, 8 * Attention.LOOKS
-_IS_COLD = int(Said.COLD)
 _GLANCES = 50
 
 
@@ -90,21 +76,21 @@ def await_record(look: int, tag: int) -> int:
     It is taken if it is the one; whatever else there is, is left. 0: nothing came.
     `look` is the address of the words of `Look`.
     """
-    begun, left = 0, _LOOKS
-    attention = load(look + _ATTENTION)
-    if load(attention + _IS_HOT) == 0:
-        return _IS_COLD
-    store(attention + _LOOKED, load(attention + _LOOKED) + 1)
-    count = load(look + _COUNT)
+    begun, left, clock = 0, _LOOKS, look + Look.CLOCK.at
+    attention = load(look + Look.ATTENTION.at)
+    if load(attention + Attention.IS_HOT.at) == 0:
+        return Said.COLD
+    store(attention + Attention.LOOKS.at, load(attention + Attention.LOOKS.at) + 1)
+    count = load(look + Look.COUNT.at)
     while True:
         for i in range(count):
-            link = load(look + _LINKS + 8 * i)
+            link = load(look + Look.LINKS.at + 8 * i)
             found = take_one(link, tag, 0)
             if found == 3:  # it was served: there may be more at once
                 begun, found = 0, 0
             if found:
                 return found
-            if load(link + _CONTEXT):
+            if load(link + ChannelWord.CONTEXT.at):
                 left -= 1
                 if progress(link) + push(link):
                     begun = 0
@@ -113,13 +99,15 @@ def await_record(look: int, tag: int) -> int:
         left -= 1
         if left <= 0:
             left = _LOOKS
-            if load(attention + _IS_HOT) == 0:
-                return _IS_COLD
-            store(attention + _LOOKED, load(attention + _LOOKED) + 1)
-            now = time_ns(look + _CLOCK)
+            if load(attention + Attention.IS_HOT.at) == 0:
+                return Said.COLD
+            store(
+                attention + Attention.LOOKS.at, load(attention + Attention.LOOKS.at) + 1
+            )
+            now = now_ns(clock)
             if begun == 0:
                 begun = now
-            elif give_way(attention, look + _CLOCK, begun, now) - begun >= load(look):
+            elif give_way(attention, clock, begun, now) - begun >= load(look):
                 return 0
         pause()
 
@@ -131,13 +119,13 @@ def glance(look: int, tag: int) -> int:
     For links of one host only. The interpreter lock is kept: giving it back, and taking
     it again, would take as long as the notification.
     """
-    attention, count = load(look + _ATTENTION), load(look + _COUNT)
-    if load(attention + _IS_HOT) == 0:
+    attention, count = load(look + Look.ATTENTION.at), load(look + Look.COUNT.at)
+    if load(attention + Attention.IS_HOT.at) == 0:
         return 0
-    store(attention + _LOOKED, load(attention + _LOOKED) + 1)
+    store(attention + Attention.LOOKS.at, load(attention + Attention.LOOKS.at) + 1)
     for _ in range(_GLANCES):
         for i in range(count):
-            found = take_one(load(look + _LINKS + 8 * i), tag, 0)
+            found = take_one(load(look + Look.LINKS.at + 8 * i), tag, 0)
             if found:
                 return 1 if found == 1 else 0
         pause()
@@ -168,9 +156,9 @@ def again(words: int) -> int:
     """
     job, rows = load(words), load(words + 8)
     link, record = load(words + 16), load(words + 24)
-    store(job + _ROW, 0)
-    store(job + _MOVED, 0)
-    store(job + _STOP, rows)
+    store(job + Job.ROW.at, 0)
+    store(job + Job.MOVED.at, 0)
+    store(job + Job.STOP.at, rows)
     status = run(job)
     if status == 0 and link:
         return post(link, record)

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError
-from stretto.hop.fields import Field, offset_of
+from stretto.fabric.hop.fields import Field, offset_of
 from stretto.transfer.links.words import MOST_FIELDS
-
-__all__ = ["Fields", "Opened"]
 
 
 class Fields:
@@ -29,7 +27,7 @@ class Fields:
         self, pieces: NDArray[np.int64], *, mark: int = 0, epoch: int = 0,
         want: int = 0, holds: object = None,
     ) -> Opened:  # fmt: skip
-        """Open one; `mark` and `epoch` are addresses, see `stretto.hop.fields`."""
+        """Open one; `mark` and `epoch` are addresses, see `fabric.hop.fields`."""
         with self._lock:
             if not self._free:
                 raise CallError(f"more than {MOST_FIELDS} transfers with one peer")

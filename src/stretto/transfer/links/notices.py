@@ -9,8 +9,6 @@ import struct
 from stretto.errors import CallError
 from stretto.transfer.links.words import TAG_BYTES, Kind
 
-__all__ = ["notice", "tag_hash"]
-
 _NOTICE = struct.Struct(f"=4q{TAG_BYTES}s")
 
 

@@ -11,12 +11,17 @@ the transfer then goes the long way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from numba import types
-
-from stretto.hop import MORE
-from stretto.jit.atomics import (
+from stretto.fabric.channel.rings import far_put, give_way, post, progress, rest, taken
+from stretto.fabric.channel.words import (
+    RECORD,
+    RING,
+    SLOTS,
+    Attention,
+    ChannelWord,
+    Word,
+)
+from stretto.fabric.hop import MORE
+from stretto.fabric.jit.atomics import (
     compiled,
     load,
     load_acquire,
@@ -24,18 +29,9 @@ from stretto.jit.atomics import (
     store_release,
     take,
 )
+from stretto.fabric.jit.libc import memcpy, now_ns
 from stretto.transfer.copying.words import Status
-from stretto.transfer.links import words
 from stretto.transfer.links.direct import field_at, is_whole, push, reset, send
-from stretto.transfer.links.rings import (
-    far_put,
-    give_way,
-    post,
-    progress,
-    rest,
-    taken,
-    time_ns,
-)
 from stretto.transfer.links.serving import (
     begin,
     carried,
@@ -45,45 +41,18 @@ from stretto.transfer.links.serving import (
     through,
 )
 from stretto.transfer.links.words import (
-    RECORD,
-    RING,
-    SLOTS,
     STAGE,
     STAGE_BYTES,
     Ask,
-    Attention,
     Block,
+    Kind,
     Said,
     Send,
 )
 
 __all__ = ["answered", "await_done", "quick", "take_one"]
 
-_memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
-    "memcpy", types.int64(types.int64, types.int64, types.int64)
-)
-_TAIL, _HEAD = int(words.Word.TAIL), int(words.Word.HEAD)
-_STAGED, _DONE = int(words.Word.STAGED), int(words.Kind.DONE)
-_QUICK_PUT, _QUICK_GET = int(words.Kind.QUICK_PUT), int(words.Kind.QUICK_GET)
-_DONE_WELL, _FAILED = int(Status.DONE), int(Status.FAILED)
-_NOTIFY = int(words.Kind.NOTIFY)
-_IN, _TAKE_LOCK = 8 * Block.IN, 8 * Block.TAKE_LOCK
-_STAGE_LOCK = 8 * Block.STAGE_LOCK
-_SCRATCH = 8 * Block.SCRATCH
-_ASK_LINK, _ASK_JOB, _ASK_KEPT = 8 * Ask.LINK, 8 * Ask.JOB, 8 * Ask.KEPT
-_ROWS, _NBYTES, _IS_PUT = 8 * Ask.ROWS, 8 * Ask.NBYTES, 8 * Ask.IS_PUT
-_TURN, _BUSY, _ATTENTION = 8 * Ask.TURN, 8 * Ask.BUSY, 8 * Ask.ATTENTION
-_IS_HOT, _LOOKED = 8 * Attention.IS_HOT, 8 * Attention.LOOKS
-_ASK_FIELD = 8 * Ask.FIELD
-_ASK_CANCEL = 8 * Ask.CANCEL
-_SPIN_NS, _CLOCK = 8 * Attention.SPIN_NS, 8 * Ask.CLOCK
-_IS_BUSY, _IS_COLD, _NO_ROOM = int(Said.BUSY), int(Said.COLD), int(Said.NO_ROOM)
-_ASK_SEND, _COPIED = 8 * Ask.SEND, 8 << 10
-_FIRST_SEND, _LAST_SEND = 8 * Block.FIRST_SEND, 8 * Block.LAST_SEND
-_SEND_RECORD, _SEND_TO = 8 * Send.RECORD, 8 * Send.TO
-_SEND_PIECES, _SEND_COUNT = 8 * Send.PIECES, 8 * Send.COUNT
-_IS_LOST = int(Said.LOST)
-_NOT_YET, _OTHER_FIRST = int(Said.NOT_YET), int(Said.OTHER)
+_COPIED = 8 << 10
 _NOTHING, _NOTICE, _OTHER, _SERVED, _ANSWER = 0, 1, 2, 3, 16
 _LOOKS = 4
 """Looks between looks at the clock."""
@@ -92,15 +61,15 @@ _LOOKS = 4
 @compiled("int64(int64,int64)")
 def _ask_straight(ask: int, link: int) -> int:
     """Send a put to the peer's field; return whether there was room for it."""
-    sending = ask + _ASK_SEND
-    record = sending + _SEND_RECORD
-    store(record + 16, load(ask + _TURN))
-    idle = load(link + _FIRST_SEND) == load(link + _LAST_SEND)
-    nbytes = load(ask + _NBYTES)
-    if idle and load(sending + _SEND_COUNT) == 1 and nbytes <= _COPIED:
-        store(record + 40, load(load(link + _IN) + _STAGED))
-        source = load(load(sending + _SEND_PIECES))
-        to = load(sending + _SEND_TO)
+    sending = ask + Ask.SEND.at
+    record = sending + Send.RECORD.at
+    store(record + 16, load(ask + Ask.TURN.at))
+    idle = load(link + Block.FIRST_SEND.at) == load(link + Block.LAST_SEND.at)
+    nbytes = load(ask + Ask.NBYTES.at)
+    if idle and load(sending + Send.COUNT.at) == 1 and nbytes <= _COPIED:
+        store(record + 40, load(load(link + ChannelWord.IN.at) + Word.STAGED))
+        source = load(load(sending + Send.PIECES.at))
+        to = load(sending + Send.TO.at)
         put = far_put(link, source, to, nbytes, MORE)
         return 1 if put and post(link, record) else 0
     return 1 if send(link, sending) else 0
@@ -109,50 +78,50 @@ def _ask_straight(ask: int, link: int) -> int:
 @compiled("int64(int64)")
 def _ask(ask: int) -> int:
     """Send a put, or ask for a get; return whether there was room for it."""
-    link, is_put = load(ask + _ASK_LINK), load(ask + _IS_PUT)
-    if is_put and load(ask + _ASK_FIELD):
+    link, is_put = load(ask + Ask.LINK.at), load(ask + Ask.IS_PUT.at)
+    if is_put and load(ask + Ask.FIELD.at):
         return _ask_straight(ask, link)
     if not begin(link):
         return 0
-    record, place, sent = link + _SCRATCH, 0, 1
+    record, place, sent = link + Block.SCRATCH.at, 0, 1
     for i in range(0, RECORD, 8):
         store(record + i, 0)
-    store(record, _QUICK_PUT if is_put else _QUICK_GET)
-    store(record + 8, load(ask + _ASK_KEPT))
+    store(record, Kind.QUICK_PUT if is_put else Kind.QUICK_GET)
+    store(record + 8, load(ask + Ask.KEPT.at))
     if is_put:
-        nbytes = load(ask + _NBYTES)
-        place = carried(link, load(ask + _ASK_JOB), load(ask + _ROWS), nbytes)
+        nbytes = load(ask + Ask.NBYTES.at)
+        place = carried(link, load(ask + Ask.JOB.at), load(ask + Ask.ROWS.at), nbytes)
         store(record + 32, nbytes)
     if place >= 0:
-        sent = post_within(link, record, load(ask + _TURN), place)
-    store_release(link + _STAGE_LOCK, 0)
+        sent = post_within(link, record, load(ask + Ask.TURN.at), place)
+    store_release(link + Block.STAGE_LOCK.at, 0)
     return 1 if place >= 0 and sent else 0
 
 
 @compiled("int64(int64,int64,int64)")
 def answered(link: int, record: int, ask: int) -> int:
     """Take an answer: what it gives back, and, of a get, what has come."""
-    inner, nbytes = load(link + _IN), load(ask + _NBYTES)
+    inner, nbytes = load(link + ChannelWord.IN.at), load(ask + Ask.NBYTES.at)
     gave_back(link, load(record + 40))
     status, place = load(record + 16), load(record + 24)
-    if load(ask + _IS_PUT) or status == _FAILED:
+    if load(ask + Ask.IS_PUT.at) or status == Status.FAILED:
         return status
-    if load(ask + _ASK_FIELD):
-        field = field_at(link, load(ask + _ASK_FIELD))
+    if load(ask + Ask.FIELD.at):
+        field = field_at(link, load(ask + Ask.FIELD.at))
         if field == 0:
-            return _FAILED
+            return Status.FAILED
         became = reset(field)
-        if status == _DONE_WELL and load(record + 48) != load(ask + _ASK_FIELD):
-            return _FAILED
-        return became if status == _DONE_WELL else status
-    if status != _DONE_WELL:
+        if status == Status.DONE and load(record + 48) != load(ask + Ask.FIELD.at):
+            return Status.FAILED
+        return became if status == Status.DONE else status
+    if status != Status.DONE:
         return status
     fits = place >= 0 and place % STAGE_BYTES + nbytes <= STAGE_BYTES
     if not fits or load(record + 32) != nbytes:
-        return _FAILED
+        return Status.FAILED
     at = inner + STAGE + place % STAGE_BYTES
-    status = through(load(ask + _ASK_JOB), load(ask + _ROWS), at)
-    store(inner + _STAGED, place + nbytes)
+    status = through(load(ask + Ask.JOB.at), load(ask + Ask.ROWS.at), at)
+    store(inner + Word.STAGED, place + nbytes)
     return status
 
 
@@ -163,44 +132,44 @@ def take_one(link: int, tag: int, ask: int) -> int:
     0: there is none. 1: it was the one notification of that tag. 2: it is something
     else, and left. 3: it was served. 16 and more: it answers `ask`, less 16 its status.
     """
-    inner = load(link + _IN)
-    if load_acquire(inner + _TAIL) <= load(inner + _HEAD):
+    inner = load(link + ChannelWord.IN.at)
+    if load_acquire(inner + Word.TAIL) <= load(inner + Word.HEAD):
         return _NOTHING
-    if not take(link + _TAKE_LOCK, 1):
+    if not take(link + ChannelWord.TAKE_LOCK.at, 1):
         return _NOTHING
-    head, found = load(inner + _HEAD), _NOTHING
+    head, found = load(inner + Word.HEAD), _NOTHING
     record = inner + RING + head % SLOTS * RECORD
-    if load_acquire(inner + _TAIL) > head and is_whole(link, record):
+    if load_acquire(inner + Word.TAIL) > head and is_whole(link, record):
         found, kind = _OTHER, load(record)
-        if kind in (_QUICK_PUT, _QUICK_GET):
-            scratch = link + _SCRATCH + 2 * RECORD
-            _memcpy(scratch, record, RECORD)
+        if kind in (Kind.QUICK_PUT, Kind.QUICK_GET):
+            scratch = link + Block.SCRATCH.at + 2 * RECORD
+            memcpy(scratch, record, RECORD)
             serve(link, scratch)
             taken(link, inner, head + 1)
             found = _SERVED
-        elif kind == _NOTIFY and load(record + 8) == tag and load(record + 16) == 1:
+        elif kind == Kind.NOTIFY and load(record + 8) == tag and load(record + 16) == 1:
             taken(link, inner, head + 1)
             found = _NOTICE
-        elif kind == _DONE and ask and load(record + 8) == load(ask + _TURN):
+        elif kind == Kind.DONE and ask and load(record + 8) == load(ask + Ask.TURN.at):
             found = _ANSWER + answered(link, record, ask)
             taken(link, inner, head + 1)
-    store_release(link + _TAKE_LOCK, 0)
+    store_release(link + ChannelWord.TAKE_LOCK.at, 0)
     return found
 
 
 @compiled("int64(int64)")
 def await_done(ask: int) -> int:
     """Look for an answer; -1: not yet, -2: another record is first; else its status."""
-    link, clock = load(ask + _ASK_LINK), ask + _CLOCK
-    attention = load(ask + _ATTENTION)
-    spin = load(attention + _SPIN_NS)
+    link, clock = load(ask + Ask.LINK.at), ask + Ask.CLOCK.at
+    attention = load(ask + Ask.ATTENTION.at)
+    spin = load(attention + Attention.SPIN_NS.at)
     begun, vain = 0, 0
     while True:
         found = take_one(link, 0, ask)
         if found >= _ANSWER:
             return found - _ANSWER
         if found == _OTHER:
-            return _OTHER_FIRST
+            return Said.OTHER
         if found == _SERVED or push(link) + progress(link):
             begun, vain = 0, 0
             continue
@@ -208,11 +177,11 @@ def await_done(ask: int) -> int:
         vain += 1
         if vain % _LOOKS:
             continue
-        now = time_ns(clock)
+        now = now_ns(clock)
         if begun == 0:
             begun = now
         elif give_way(attention, clock, begun, now) - begun > spin:
-            return _NOT_YET
+            return Said.NOT_YET
 
 
 @compiled("int64(int64)")
@@ -221,20 +190,20 @@ def quick(ask: int) -> int:
 
     What is not yet answered stays taken: whoever called looks on, and lets it go.
     """
-    if load(load(ask + _ASK_CANCEL)):
-        return _IS_LOST
-    if not take(ask + _BUSY, 1):
-        return _IS_BUSY
-    attention = load(ask + _ATTENTION)
-    if load(attention + _IS_HOT) == 0:
-        store_release(ask + _BUSY, 0)
-        return _IS_COLD
-    store(attention + _LOOKED, load(attention + _LOOKED) + 1)
-    store(ask + _TURN, load(ask + _TURN) + 1)
+    if load(load(ask + Ask.CANCEL.at)):
+        return Said.LOST
+    if not take(ask + Ask.BUSY.at, 1):
+        return Said.BUSY
+    attention = load(ask + Ask.ATTENTION.at)
+    if load(attention + Attention.IS_HOT.at) == 0:
+        store_release(ask + Ask.BUSY.at, 0)
+        return Said.COLD
+    store(attention + Attention.LOOKS.at, load(attention + Attention.LOOKS.at) + 1)
+    store(ask + Ask.TURN.at, load(ask + Ask.TURN.at) + 1)
     if not _ask(ask):
-        store_release(ask + _BUSY, 0)
-        return _NO_ROOM
+        store_release(ask + Ask.BUSY.at, 0)
+        return Said.NO_ROOM
     status = await_done(ask)
     if status >= 0:
-        store_release(ask + _BUSY, 0)
+        store_release(ask + Ask.BUSY.at, 0)
     return status

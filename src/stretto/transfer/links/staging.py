@@ -5,15 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from stretto.transfer import loader
-from stretto.transfer.links import plain
-
-__all__ = ["Staging", "functions"]
-
-
-def functions() -> Any:
-    """Return the compiled functions, or those in Python."""
-    return loader.current() or plain
+from stretto.transfer.loader import functions
 
 
 class Staging:

@@ -1,17 +1,24 @@
-"""The memory of a link: what each end consumes, and what it produces.
+"""What a link adds to its channel: a stage, marks, kinds of records, and its words.
 
-An end has an *in* half, which it consumes, and an *out* half, which is its peer's in
-half: the very same memory on one host, a mirror of it where a hop lies between. Words
-that only grow say how far each side has come; each has a cache line of its own.
-
-A record is 64 bytes: its kind, a number, and six more words.
+A record's words are its kind, a number, and six more. See `fabric.channel.words`.
 """
 
 from __future__ import annotations
 
 import enum
 
+from stretto.fabric.channel.words import (
+    RECORD,
+    RECORD_WORDS,
+    RING,
+    SLOTS,
+    ChannelWord,
+    halves,
+)
+from stretto.fabric.jit.words import Words
+
 __all__ = [
+    "BOTH_BYTES",
     "BY_FIELD",
     "BY_KEPT",
     "BY_WORK",
@@ -21,14 +28,10 @@ __all__ = [
     "MOST_KEPT",
     "MOST_SENDS",
     "NUM_MARKS",
-    "RECORD",
-    "RING",
-    "SLOTS",
     "STAGE",
     "STAGE_BYTES",
     "TAG_BYTES",
     "Ask",
-    "Attention",
     "Block",
     "Kept",
     "Kind",
@@ -36,39 +39,15 @@ __all__ = [
     "Nap",
     "Said",
     "Send",
-    "Word",
 ]  # fmt: skip
-
-RECORD = 64
-RECORD_WORDS = 8
-SLOTS = 1024
-
-
-class Word(enum.IntEnum):
-    """Byte offsets of a half's words."""
-
-    TAIL = 0
-    """Records that the producer has written."""
-    HEAD = 64
-    """Records that the consumer has taken."""
-    STAGED = 128
-    """Bytes of the stage that the consumer has given back."""
-    ASLEEP = 192
-    """Whether the consumer wants to be woken."""
-    SIDE = 256
-    """Three words that a hop's signal stores, and nobody reads."""
-    LEFT = 320
-    """Whether the producer has left: on one host it writes to nothing any more."""
-
 
 MARKS, NUM_MARKS = 1024, 256
 """Where the producer says to which epochs of the consumer's memory it writes now."""
 BY_WORK, BY_FIELD, BY_KEPT = 0, 1, 2
 """Which marks our own process uses where it stores what a peer sends."""
-RING = 4096
 STAGE = RING + SLOTS * RECORD
 STAGE_BYTES = 4 << 20
-HALF_BYTES = STAGE + STAGE_BYTES
+HALF_BYTES, BOTH_BYTES = halves(STAGE_BYTES)
 MOST_KEPT = 1024
 """Prepared transfers of a peer that are kept ready."""
 MOST_FIELDS = 2048
@@ -108,57 +87,36 @@ class Kind(enum.IntEnum):
     """number: of a transfer that need not be kept any more."""
 
 
-class Block(enum.IntEnum):
-    """Words by which the compiled functions know a link."""
+_FIRST = int(ChannelWord.END)
 
-    IN = 0
-    OUT = 1
-    """Addresses of the halves."""
-    CONTEXT = 2
-    """The hop's, or 0: then memory is shared."""
-    PUT = 3
-    SIGNAL = 4
-    PROGRESS = 5
-    """Addresses of the hop's calls."""
-    PEER = 6
-    """The hop's number of the peer."""
-    HOP_LOCK = 7
-    POST_LOCK = 8
-    TAKE_LOCK = 9
-    """Taken by the one thread that uses the hop, posts, or takes."""
-    TOLD = 10
-    """What the peer behind a hop was last told of HEAD."""
-    PLACED = 11
+
+class Block(Words):
+    """Words by which the compiled functions know a link, behind its channel's."""
+
+    PLACED = _FIRST
     """Bytes of the stage that this end has used, from its first on."""
-    ARGUMENTS = 12
-    STAGE_LOCK = 20
+    STAGE_LOCK = _FIRST + 1
     """Taken by the one thread that places bytes in the stage."""
-    KEPT = 21
+    KEPT = _FIRST + 2
     """Address of the words of what is kept."""
-    BUSY = 22
-    """Another of the hop's calls, as is the next."""
-    WAIT = 23
-    SCRATCH = 24
-    """A record that is being dealt with, and one that answers."""
-    LANES = 56
-    FIELDS = 57
+    NUM_KEPT = _FIRST + 3
+    FIELDS = _FIRST + 4
     """Address of our fields, or 0."""
-    SENDS = 58
+    SENDS = _FIRST + 5
     """Address of what waits to be sent."""
-    FIRST_SEND = 59
-    LAST_SEND = 60
-    PUSH_LOCK = 61
+    FIRST_SEND = _FIRST + 6
+    LAST_SEND = _FIRST + 7
+    PUSH_LOCK = _FIRST + 8
     """Taken by who goes on with that."""
-    SENDING_LOCK = 62
-    SENDING = 63
+    SENDING_LOCK = _FIRST + 9
+    SENDING = _FIRST + 10
     """Words of a send that is being made, by who has that lock."""
-    NUM_KEPT = 80
-    SEEN_HEAD = 81
-    """What was last seen of the peer's HEAD: looking again takes a cache miss."""
-    END = 82
+    SCRATCH = _FIRST + 32
+    """A record that is being dealt with, and one that answers."""
+    END = _FIRST + 64
 
 
-class Kept(enum.IntEnum):
+class Kept(Words):
     """Words of a transfer that is kept ready for a peer."""
 
     JOB = 0
@@ -176,7 +134,7 @@ class Kept(enum.IntEnum):
     END = 9
 
 
-class Send(enum.IntEnum):
+class Send(Words):
     """Words of what waits to be sent to a peer's field."""
 
     PIECES = 0
@@ -199,7 +157,7 @@ class Send(enum.IntEnum):
     END = RECORD + RECORD_WORDS
 
 
-class Ask(enum.IntEnum):
+class Ask(Words):
     """Words of a prepared transfer that a peer keeps ready, too."""
 
     LINK = 0
@@ -241,21 +199,7 @@ class Said(enum.IntEnum):
     """The peer is gone."""
 
 
-class Attention(enum.IntEnum):
-    """Words of a loop, which say whether others look for it."""
-
-    IS_HOT = 0
-    """Whether peers wake nobody, and the loop's thread leaves sockets alone."""
-    LOOKS = 1
-    """How often somebody has looked."""
-    SPIN_NS = 2
-    """How long who waits looks in vain before it sleeps."""
-    ALONE_NS = 3
-    """How long it looks in vain before another process may have the core."""
-    END = 4
-
-
-class Nap(enum.IntEnum):
+class Nap(Words):
     """Words of a sleep of an engine's thread."""
 
     ATTENTION = 0
@@ -270,7 +214,7 @@ class Nap(enum.IntEnum):
     END = 6
 
 
-class Look(enum.IntEnum):
+class Look(Words):
     """Words of a look at all links."""
 
     SPIN_NS = 0

@@ -1,1 +1,1 @@
-"""Memory that is shared: arenas, links and files, and what peers are told of it."""
+"""What memory means to an engine: tensors, epochs of leases, reach over processes."""

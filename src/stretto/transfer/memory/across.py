@@ -8,8 +8,6 @@ import secrets
 
 import numpy as np
 
-__all__ = ["Witness", "why_not"]
-
 _PR_SET_PTRACER = 0x59616D61
 
 
@@ -26,7 +24,7 @@ class Witness:
     def __init__(self) -> None:
         self._bytes = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
 
-    def told(self) -> dict[str, int | str]:
+    def dump(self) -> dict[str, int | str]:
         """Return where they lie, and what they are."""
         return {
             "address": int(self._bytes.ctypes.data),

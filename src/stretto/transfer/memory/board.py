@@ -9,9 +9,7 @@ from __future__ import annotations
 import threading
 
 from stretto.errors import CallError
-from stretto.transfer.memory.mapping import Shared, word_at
-
-__all__ = ["BOARD_BYTES", "FIRST_EPOCH", "FIRST_GIVEN", "SLOTS", "Board", "PeerBoard"]
+from stretto.fabric.memory import Shared, word_at
 
 BOARD_BYTES = 1 << 16
 SLOTS = BOARD_BYTES // 8

@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from stretto.arrays.operands import host_view, on_gpu
-from stretto.arrays.view import view as gpu_view
-from stretto.collectives import storage
+from stretto.arrays import gpu_view, host_view, on_gpu
 from stretto.errors import CallError, LayoutError
+from stretto.program.collectives import storage
 from stretto.transfer.layouts import Layout
-
-__all__ = ["ARENA", "GPU", "MEMORY", "STORE", "addresses_of"]
 
 ARENA, MEMORY, GPU, STORE = "arena", "memory", "gpu", "store"
 
@@ -39,17 +36,13 @@ def addresses_of(
         if several:
             raise CallError(f"{what}: {len(tensors)} tensors and no layout; pass one")
         shape, dtype = seen[0].shape, seen[0].dtype
-        count = max(1, math.prod(shape))
-        layout = Layout(f"N={count} {dtype}")
+        layout = Layout(f"N={max(1, math.prod(shape))} {dtype}")
         if not shape or not math.prod(shape):
             raise CallError(f"{what}: there is nothing in it")
     elif isinstance(layout, str):
         layout = Layout(layout)
-    if layout.num_parts != len(tensors):
-        raise LayoutError(
-            f"{what}: {len(tensors)} tensors; {layout} is of {layout.num_parts}"
-        )
-    fitted = [_fitted(layout, one, what, is_exact=is_exact) for one in seen]
+    count = len(tensors)
+    fitted = [_fitted(layout, one, what, count, is_exact=is_exact) for one in seen]
     if len(set(fitted)) > 1:
         raise LayoutError(f"{what}: its tensors lie differently in memory")
     on = {one.device for one in seen}
@@ -102,8 +95,12 @@ def _seen(given: Any, what: str, *, written: bool) -> _Seen:
     )  # fmt: skip
 
 
-def _fitted(layout: Layout, seen: _Seen, what: str, *, is_exact: bool) -> Layout:
-    """Return a layout at the distances of a tensor that has its shape."""
+def _fitted(
+    layout: Layout, seen: _Seen, what: str, count: int, *, is_exact: bool
+) -> Layout:
+    """Return a layout at the distances of one of so many tensors that has its shape."""
+    if layout.num_parts != count:
+        raise LayoutError(f"{what}: {count} tensors; {layout} is of {layout.num_parts}")
     if is_exact:  # what NumPy has no type for is passed as its bits
         same = seen.dtype in (layout.dtype, layout.storage.name)
     else:

@@ -14,8 +14,6 @@ from stretto.errors import LayoutError
 from stretto.transfer.layouts import Layout
 from stretto.transfer.plans.plan import Plan, plan
 
-__all__ = ["Deal", "deal"]
-
 _Region = tuple[tuple[str, int, int], ...]
 
 

@@ -21,8 +21,6 @@ from stretto.errors import CallError, LayoutError
 from stretto.transfer.layouts import Axis, Layout
 from stretto.transfer.layouts.layout import PAGES, TOKENS
 
-__all__ = ["Box", "Plan", "Run", "plan"]
-
 Only = tuple[tuple[str, int, int], ...]
 """Ranges of axes: of each its name, the first value and the one after the last."""
 
@@ -48,7 +46,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class BoxRun:
     """Boxes, and the byte at which each chunk begins in every tensor."""
 
     boxes: tuple[Box, ...]
@@ -95,7 +93,7 @@ class Plan:
     def runs(
         self, src_pages: ArrayLike | None = None, dst_pages: ArrayLike | None = None,
         tokens: int | None = None, *, of: Callable[..., Plan] | None = None,
-    ) -> tuple[Run, ...]:  # fmt: skip
+    ) -> tuple[BoxRun, ...]:  # fmt: skip
         """Return what is to be copied for these pages, in the order of their tokens.
 
         `tokens` are needed where the pages of one side hold more than the other's, or
@@ -132,9 +130,9 @@ class Plan:
 
     def _run(
         self, src: NDArray[np.int64], dst: NDArray[np.int64], first: int, count: int
-    ) -> Run:
+    ) -> BoxRun:
         token = first + self.tokens * np.arange(count, dtype=np.int64)
-        return Run(
+        return BoxRun(
             boxes=self.boxes,
             src_at=_begin(self.src, src, token),
             dst_at=_begin(self.dst, dst, token),

@@ -33,15 +33,13 @@ from stretto.transfer.layouts import Layout
 from stretto.transfer.plans.deal import Deal
 from stretto.transfer.plans.plan import Box, Plan
 
-__all__ = ["prove", "prove_cut", "prove_deal", "prove_tiles"]
-
 _Rect = tuple[tuple[int, int], ...]
 """For each axis of the destination but pages, from where to where."""
 _Step = tuple[str, int, int]
 """An axis, how many places are taken along it, and how far apart they are."""
 
 
-class _Memory:
+class _Tensors:
     """A layout, read backwards: from bytes to coordinates of the tensor."""
 
     def __init__(self, layout: Layout) -> None:
@@ -99,7 +97,7 @@ def prove(plan: Plan, *, whole: bool = False) -> None:
     With `whole`, it must write everything that the destination holds.
     """
     names = [n for n in plan.dst.names if n != "B"]
-    src, dst = _Memory(plan.src), _Memory(plan.dst)
+    src, dst = _Tensors(plan.src), _Tensors(plan.dst)
     if set(src.starts) != set(dst.starts):
         raise PlanError(f"{plan}: its sides have other axes")
     if plan.dst.is_paged:
@@ -116,7 +114,7 @@ def prove(plan: Plan, *, whole: bool = False) -> None:
     _exact(rects, _wanted(plan, names, whole), plan)
 
 
-def _reach(box: Box, src: _Memory, dst: _Memory, plan: Plan) -> dict[str, int]:
+def _reach(box: Box, src: _Tensors, dst: _Tensors, plan: Plan) -> dict[str, int]:
     """Return how many places of each axis a box reaches: a range of each."""
     if box.run < 1 or any(count < 1 for count, _, _ in box.axes):
         raise PlanError(f"{plan}: a box of nothing: {box}")
@@ -157,7 +155,7 @@ def _alike(ours: list[_Step], theirs: list[_Step], plan: Plan) -> Iterable[_Step
 
 
 def _rect(
-    box: Box, src: _Memory, dst: _Memory, reached: dict[str, int],
+    box: Box, src: _Tensors, dst: _Tensors, reached: dict[str, int],
     names: Sequence[str], plan: Plan,
 ) -> _Rect:  # fmt: skip
     """Return the coordinates that a box writes: those it reads, each once."""
@@ -226,7 +224,7 @@ def prove_tiles(whole: Layout, tiles: Sequence[tuple[Layout, int]]) -> None:
     `(r.layout, r.addresses[0] - t.addresses[0])`.
     """
     names = list(whole.names)
-    fused, rects = _Memory(whole), []
+    fused, rects = _Tensors(whole), []
     if whole.parts or whole.is_paged:
         raise PlanError(f"{whole}: tiles are of one tensor without pages")
     for layout, begin in tiles:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from stretto.transfer.layouts import Layout
-from stretto.transfer.plans.plan import Box, Only, Plan, Run, plan
+from stretto.transfer.plans.plan import Box, BoxRun, Only, Plan, plan
 from stretto.transfer.plans.proof import prove, prove_cut
 from stretto.transfer.plans.split import parts, pieces_of
-
-__all__ = ["proved", "split"]
 
 
 def proved(
@@ -30,7 +29,18 @@ def _proved(src: Layout, dst: Layout, only: Only, tokens: int | None) -> Plan:
     return made
 
 
-def split(made: Plan, runs: Sequence[Run], most: int) -> tuple[Run, ...]:
+def planned(
+    src: Layout, dst: Layout, only: Mapping[str, tuple[int, int]],
+    pages: tuple[Any, Any], tokens: int | None,
+) -> tuple[Plan, tuple[BoxRun, ...], int, int]:  # fmt: skip
+    """Return a proved plan, its runs, and their bytes and pieces."""
+    made = proved(src, dst, only=only)
+    runs = made.runs(*pages, tokens, of=proved)
+    pieces = sum(len(r.src_at) * sum(box.rows for box in r.boxes) for r in runs)
+    return made, runs, sum(run.nbytes for run in runs), pieces
+
+
+def split(made: Plan, runs: Sequence[BoxRun], most: int) -> tuple[BoxRun, ...]:
     """Return runs of at most so many bytes; what is left over is a run of its own.
 
     The cuts are proved, once for each pair of layouts.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stretto.transfer.plans.plan import Box, Plan, Run
-
-__all__ = ["parts", "pieces_of"]
+from stretto.transfer.plans.plan import Box, BoxRun, Plan
 
 
 def pieces_of(made: Plan, box: Box, most: int) -> tuple[Box, ...]:
@@ -20,7 +18,7 @@ def pieces_of(made: Plan, box: Box, most: int) -> tuple[Box, ...]:
     return tuple(_piece(made, box, *one) for one in some if one[2])
 
 
-def parts(run: Run, boxes: Sequence[tuple[Box, ...]]) -> Iterator[Run]:
+def parts(run: BoxRun, boxes: Sequence[tuple[Box, ...]]) -> Iterator[BoxRun]:
     """Yield a run as runs of pieces of its boxes."""
     if len(boxes) < 2:
         yield replace(run, boxes=boxes[0]) if boxes else run

@@ -15,8 +15,6 @@ from stretto.transfer.memory.tensors import addresses_of
 from stretto.transfer.plans import deal, prove_deal
 from stretto.transfer.stores.store import Missing, Store
 
-__all__ = ["load", "save"]
-
 
 class _Engine(Protocol):
     """What an engine does here."""

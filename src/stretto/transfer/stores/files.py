@@ -19,8 +19,6 @@ from pathlib import Path
 from stretto.caches import private
 from stretto.transfer.stores.store import Missing, Piece, Store, StoreError
 
-__all__ = ["Files"]
-
 _SUM = struct.Struct("<Q")
 _THERE = 1 << 32
 _TEXT = "layout.json"

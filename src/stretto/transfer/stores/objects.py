@@ -19,11 +19,9 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from stretto.errors import CallError, reading
-from stretto.meeting.limits import check_deadline
+from stretto.fabric.patience import check_deadline
 from stretto.transfer.stores.signing import Key, signed
 from stretto.transfer.stores.store import Missing, Piece, Store, StoreError
-
-__all__ = ["Objects"]
 
 _SUM = "x-amz-meta-stretto-crc32"
 _TEXT = "layout.json"

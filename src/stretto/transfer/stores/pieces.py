@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.transfer.plans import Box, Plan, Run
+from stretto.transfer.plans import Box, BoxRun, Plan
 from stretto.transfer.stores.store import Piece, Volume
-
-__all__ = ["Extent", "Task", "tasks"]
 
 Words = NDArray[np.int64]
 
@@ -27,16 +25,16 @@ class Extent:
     """Bytes from where the piece begins."""
     elements: int
 
-    def run(self, *, is_put: bool) -> Run:
+    def run(self, *, is_put: bool) -> BoxRun:
         """Return them as what the copying loops take."""
         box = Box(src_part=0, dst_part=0, src_at=0, dst_at=0, axes=(),
                   run=self.elements)  # fmt: skip
         src, dst = (self.ours, self.begin) if is_put else (self.begin, self.ours)
-        return Run(boxes=(box,), src_at=src, dst_at=dst, nbytes=0)
+        return BoxRun(boxes=(box,), src_at=src, dst_at=dst, nbytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class PieceTask:
     """What is moved to or from one piece."""
 
     piece: Piece
@@ -73,7 +71,7 @@ class _Rows:
 
 
 def _spelled(
-    run: Run, bases: Sequence[int], shift: int, pages: Words, *, is_put: bool
+    run: BoxRun, bases: Sequence[int], shift: int, pages: Words, *, is_put: bool
 ) -> _Rows:
     ours, part, at, page = [], [], [], []
     mine, theirs = (run.src_at, run.dst_at) if is_put else (run.dst_at, run.src_at)
@@ -122,9 +120,9 @@ def _cut(rows: _Rows, piece: int, ours_item: int, item: int) -> _Rows:
 
 
 def tasks(
-    made: Plan, runs: Sequence[Run], bases: Sequence[int], volume: Volume,
+    made: Plan, runs: Sequence[BoxRun], bases: Sequence[int], volume: Volume,
     pages_of: Sequence[Words], *, shift: int, is_put: bool,
-) -> Iterator[Task]:  # fmt: skip
+) -> Iterator[PieceTask]:  # fmt: skip
     """Yield what is to be moved, piece by piece; `pages_of` are our pages of chunks.
 
     `bases` are addresses of our tensors, `shift` is where those of the volume begin.
@@ -161,7 +159,7 @@ def tasks(
             )
             for n in np.unique(length)
         )  # fmt: skip
-        yield Task(
+        yield PieceTask(
             piece=volume.piece_of(int(part[low]), int(number[low])), extents=extents,
             first=int(begin[0]), stop=int((begin + length * item).max()),
             nbytes=int(length.sum()) * item, pages=np.unique(page[here]),

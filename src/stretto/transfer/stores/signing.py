@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-__all__ = ["Key", "signed"]
-
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SAFE = "-_.~"
 

@@ -11,8 +11,6 @@ from typing import Any
 from stretto.errors import CallError, StrettoError, reading
 from stretto.transfer.layouts import Layout
 
-__all__ = ["DEFAULT_PIECE", "Missing", "Piece", "Store", "StoreError", "Volume"]
-
 DEFAULT_PIECE = 8 << 20
 _VERSION = 1
 _LEAST_PAGE = 4 << 10

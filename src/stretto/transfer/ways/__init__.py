@@ -1,4 +1,5 @@
 """Transfers, and the ways their bytes go: in place, by a stage, by GPUs, to stores.
 
-Which way a transfer takes is chosen here; how engines meet and talk is not known.
+In: two memories. Out: an order (what is copied, proved, and by which way), and the
+transfer that does it. Never: how engines meet, or which of them are connected.
 """

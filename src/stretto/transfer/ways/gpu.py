@@ -21,19 +21,18 @@ from stretto.errors import (
     TransferTimeout,
 )
 from stretto.executors import cuda
-from stretto.meeting.forks import Refuses
-from stretto.transfer.copying.plain import fence
+from stretto.fabric.forks import Refuses
+from stretto.fabric.memory import word_at
 from stretto.transfer.copying.words import Mode
-from stretto.transfer.links.link import notice
-from stretto.transfer.links.words import MARKS
-from stretto.transfer.memory.mapping import word_at
-from stretto.transfer.memory.region import Region, View
+from stretto.transfer.links.counterpart import Counterpart
+from stretto.transfer.loader import functions
 from stretto.transfer.memory.tensors import GPU
-from stretto.transfer.plans import Plan, Run
-from stretto.transfer.ports import EngineLike, LoopLike, PeerLike
+from stretto.transfer.plans import BoxRun, Plan
+from stretto.transfer.ports import LoopLike
+from stretto.transfer.regions.leases import Leases
+from stretto.transfer.regions.region import View
+from stretto.transfer.regions.shelf import Shelf
 from stretto.transfer.ways.transfer import Transfer
-
-__all__ = ["Enqueued", "Gpu", "GpuTransfer", "Passing", "handle_of"]
 
 _LOOK_S = 0.00002
 
@@ -51,41 +50,43 @@ def handle_of(stream: Any) -> int:
 class Gpu:
     """What an engine has of the GPU of its process; made when it is first needed."""
 
-    def __init__(self, engine: EngineLike) -> None:
-        self._engine = engine
+    def __init__(self, loop: LoopLike, lock: Any, shelf: Shelf, leases: Leases) -> None:
+        self._loop, self._lock, self._shelf, self._leases = loop, lock, shelf, leases
         self.mover = cuda.mover()
         self._mapped: dict[tuple[int, str, int], list[int]] = {}
         self._registered: dict[int, int] = {}
-        self._rings: dict[int, tuple[PeerLike | None, Any]] = {}
+        self._rings: dict[int, tuple[Counterpart | None, Any]] = {}
 
-    def ring(self, peer: PeerLike | None) -> Any:
+    def ring(self, peer: Counterpart | None) -> Any:
         """Return pinned memory for what goes to and from a peer; or for ourselves."""
-        from stretto.transfer.ways.gpu_stage import Ring
+        from stretto.transfer.ways.gpu_stage import PinnedRing
 
-        with self._engine.lock:
+        with self._lock:
             for key, (other, ring) in list(self._rings.items()):
                 if other is not None and other.lost:
                     del self._rings[key]
-                    self._engine.loop.move(ring.close)
+                    self._loop.move(ring.close)
             if id(peer) not in self._rings:
-                self._rings[id(peer)] = peer, Ring(self.mover, self._engine)
+                self._rings[id(peer)] = (
+                    peer,
+                    PinnedRing(self.mover, self._loop, self._leases),
+                )
             return self._rings[id(peer)][1]
 
-    def share(
-        self, tensors: Any, region: dict[str, Any], sizes: Sequence[int]
-    ) -> tuple[Region, tuple[int, ...]]:
-        """Return a region on the GPU, and the descriptors that go with it."""
+    def describe(
+        self, addresses: Sequence[int], sizes: Sequence[int]
+    ) -> tuple[list[dict[str, Any]], tuple[int, ...]]:
+        """Return what peers need to map memory, and the descriptors that go with it."""
         parts: list[dict[str, Any]] = []
         fds: list[int] = []
-        for address, nbytes in zip(region["addresses"], sizes, strict=True):
+        for address, nbytes in zip(addresses, sizes, strict=True):
             try:
                 told, held = self.mover.describe(address, nbytes)
             except DeviceError as e:  # it goes through pinned memory then
                 told, held = {"kind": "none", "why": str(e)}, ()
             parts.append({**told, "fds": len(held)})
             fds += held
-        made = Region(**region, kind=GPU, holds=tensors, gpu=parts)
-        return made, tuple(fds)
+        return parts, tuple(fds)
 
     def addresses(self, view: View) -> list[int]:
         """Return where a view's tensors are, for a kernel of this process."""
@@ -110,8 +111,11 @@ class Gpu:
 
     def _register(self, view: View) -> None:
         """Let the GPU reach a view's host memory: once for each tensor, or arena."""
-        for at in view.region.addresses:
-            start, nbytes = self._engine.mapping_of(view.region, at)
+        region = view.region
+        arenas = None if region.peer is None else region.peer.arenas
+        for at in region.addresses:
+            part = region.layout.part_bytes
+            start, nbytes = self._shelf.mapping_of(arenas, at, part)
             if self._registered.get(start, 0) < nbytes:
                 self.mover.register(start, nbytes)
                 self._registered[start] = nbytes
@@ -126,7 +130,7 @@ class Gpu:
         return self.addresses(view)[0]
 
     def prepare(
-        self, made: Plan, run: Run, a: View, b: View, by: str, word: int = 0
+        self, made: Plan, run: BoxRun, a: View, b: View, by: str, word: int = 0
     ) -> Any:
         """Return what moves a run of boxes, as often as wanted."""
         src, dst = self.addresses(a), self.addresses(b)
@@ -146,7 +150,7 @@ class Gpu:
         return int(self.mover.stream()) if stream is None else handle_of(stream)
 
     def comparing(
-        self, made: Plan, runs: Sequence[Run], a: View, b: View
+        self, made: Plan, runs: Sequence[BoxRun], a: View, b: View
     ) -> Callable[[], bool]:
         """Return what compares both sides' sums."""
         from stretto.transfer.ways.gpu_stage import GpuWork
@@ -181,23 +185,23 @@ class GpuTransfer(Transfer):
     """Copies on a stream: done when the stream has come past them."""
 
     def __init__(
-        self, loop: LoopLike, peer: PeerLike | None, path: str, moves: Sequence[Any],
-        stream: int, free: Callable[[], None], **how: Any,
+        self, loop: LoopLike, peer: Counterpart | None, path: str, *,
+        moves: Sequence[Any], stream: int, free: Callable[[], None], **how: Any,
     ) -> None:  # fmt: skip
         super().__init__(loop, peer, path, **how)
         self._moves, self._stream = moves, stream
         self._free = free
         self.is_same: Callable[[], bool] | None = None
         """What says whether both sides hold the same bytes."""
-        self._guard: tuple[Any, Any, int] | None = None
+        self._guard: Any = None
 
-    def guard(self, peer: PeerLike, mark: int, slot: int, epoch: int) -> None:
-        """Say that we write, while the copies are under way."""
+    def guard(self, peer: Counterpart, at: int, slot: int, epoch: int) -> None:
+        """Say at a mark that we write, while the copies are under way."""
         assert peer.board is not None, "the memory is of this host"
-        word = word_at(peer.link.out + MARKS + 8 * mark)
+        word = word_at(at)
         word[0] = epoch
-        fence()
-        self._guard = word, None, epoch
+        functions().fence_now()
+        self._guard = word
         if peer.board.epoch(slot) != epoch:
             word[0] = 0
             self.stop(StaleMemory, "the memory was given to someone else meanwhile")
@@ -244,13 +248,7 @@ class GpuTransfer(Transfer):
             self.stop(ChecksumError, "what has arrived is not what was sent")
             return
         self._release()
-        if self.notify and self.peer is not None:
-            try:
-                self.peer.post(notice(self.notify))
-            except EngineLost as e:
-                self.fail(e)
-                return
-        self.complete()
+        self.announce()
 
     def _give_up(self, late: bool) -> None:
         """End it in vain; what the stream has is not called back, so it stays marked.
@@ -273,7 +271,7 @@ class GpuTransfer(Transfer):
 
     def _release(self) -> None:
         if self._guard is not None:
-            self._guard[0][0] = 0
+            self._guard[0] = 0
             self._guard = None
         self._free()
 
@@ -287,7 +285,7 @@ class GpuTransfer(Transfer):
         return ended
 
 
-class Enqueued:
+class EnqueuedCopies:
     """A prepared transfer on a GPU: each call enqueues it on a stream, or in a graph.
 
     Whoever orders the streams knows when it is done, and notifies.

@@ -20,28 +20,27 @@ from numpy.typing import NDArray
 
 from stretto.errors import StrettoError
 from stretto.executors import cuda
-from stretto.transfer.copying.plain import bytes_at
+from stretto.fabric.memory import bytes_at, word_at
 from stretto.transfer.copying.words import Job, Mode, Status
-from stretto.transfer.copying.work import Work
+from stretto.transfer.copying.work import CopyWork
+from stretto.transfer.links.counterpart import Counterpart
 from stretto.transfer.links.words import Kind
-from stretto.transfer.memory.mapping import word_at
-from stretto.transfer.plans import Box, Plan, Run
-from stretto.transfer.ports import EngineLike, PeerLike
-from stretto.transfer.stores.pieces import Task
+from stretto.transfer.plans import Box, BoxRun, Plan
+from stretto.transfer.ports import LoopLike
+from stretto.transfer.regions.leases import Leases
+from stretto.transfer.stores.pieces import PieceTask
 from stretto.transfer.ways.staged import PART, Receiving, Sending
-
-__all__ = ["GpuReceiving", "GpuSending", "GpuWork", "Ring", "copy_piece"]
 
 SLOTS = 4
 """Parts that are under way at once, each way, with one peer."""
 _LOOK_S = 0.00005
 
 
-class Ring:
+class PinnedRing:
     """Pinned memory for the parts of one peer, and the stream that fills it."""
 
-    def __init__(self, mover: Any, engine: EngineLike) -> None:
-        self.mover, self.engine = mover, engine
+    def __init__(self, mover: Any, loop: LoopLike, leases: Leases) -> None:
+        self.mover, self.loop, self.leases = mover, loop, leases
         self.lane = mover.lane()
         self._memory = np.frombuffer(mmap.mmap(-1, 2 * SLOTS * PART), np.uint8)
         at = int(self._memory.ctypes.data)
@@ -55,13 +54,13 @@ class Ring:
         self.mover.unregister(int(self._memory.ctypes.data))
 
 
-class GpuWork(Work):
+class GpuWork(CopyWork):
     """A run whose side here lies on a GPU; the other side is a dense piece."""
 
     is_on_gpu = True
 
     def __init__(
-        self, ring: Ring, made: Plan, run: Run, src: Sequence[int],
+        self, ring: PinnedRing, made: Plan, run: BoxRun, src: Sequence[int],
         dst: Sequence[int] | None = None, *, mode: Mode,
     ) -> None:  # fmt: skip
         super().__init__(made, run, src, src if dst is None else dst, mode=mode)
@@ -92,6 +91,12 @@ class GpuWork(Work):
         self.job[Job.ROW] = stop
         self.job[Job.MOVED] += (stop - first) * each
 
+    def writes(self, more: int) -> None:
+        """Say that the GPU begins, or has ended, to write: its owner waits for that."""
+        at, epoch = self.guarded
+        if at:
+            self._ring.leases.note(epoch, more)
+
     def is_stale(self) -> bool:
         """Return whether the memory was given to someone else."""
         epoch, want = self.guarded
@@ -110,14 +115,13 @@ class GpuWork(Work):
             try:
                 if not self._packs:
                     bytes_at(slot, nbytes)[:] = bytes_at(at, nbytes)
-                writing = _Writing(self._ring.engine, self)
-                writing.begin()
+                self.writes(1)
                 try:
                     if self.is_stale():
                         return Status.STALE
                     _await(self.begin(begin, end, slot))
                 finally:
-                    writing.end()
+                    self.writes(-1)
                 if self._packs:
                     bytes_at(at, nbytes)[:] = bytes_at(slot, nbytes)
             finally:
@@ -132,35 +136,19 @@ class GpuWork(Work):
         box = Box(src_part=0, dst_part=0, src_at=0, dst_at=0, axes=(),
                   run=each // side.itemsize)  # fmt: skip
         places = each * np.arange(self.rows, dtype=np.int64)
-        run = Run(boxes=(box,), src_at=places, dst_at=places, nbytes=self.rows * each)
+        run = BoxRun(
+            boxes=(box,), src_at=places, dst_at=places, nbytes=self.rows * each
+        )
         plan = Plan(src=side, dst=side, only=(), tokens=1, boxes=(box,))
         copy = np.empty(max(1, self.rows * each), np.uint8)
         back = GpuWork(self._ring, plan, run, [0], mode=Mode.PACK)
         back._places = self.places(is_source=mode is Mode.SUM_SRC)
         back.part(0, self.rows, int(copy.ctypes.data))
         at = [int(copy.ctypes.data)]
-        return Work(plan, run, at, at, mode=Mode.SUM_SRC).summed(Mode.SUM_SRC)
+        return CopyWork(plan, run, at, at, mode=Mode.SUM_SRC).summed(Mode.SUM_SRC)
 
 
-class _Writing:
-    """Says that a GPU writes under an epoch, so that its owner waits for that."""
-
-    def __init__(self, engine: EngineLike, work: GpuWork) -> None:
-        self._engine, (at, self._epoch) = engine, work.guarded
-        self._is_some = bool(at)
-
-    def begin(self) -> None:
-        """Say so."""
-        if self._is_some:
-            self._engine.writing.note(self._epoch, 1)
-
-    def end(self) -> None:
-        """Say that it has written."""
-        if self._is_some:
-            self._engine.writing.note(self._epoch, -1)
-
-
-def _begun(ring: Ring, boxes: Any) -> Any:
+def _begun(ring: PinnedRing, boxes: Any) -> Any:
     """Return a move that is enqueued."""
     move = ring.mover.prepare(boxes)
     try:
@@ -173,7 +161,7 @@ def _begun(ring: Ring, boxes: Any) -> Any:
 
 
 def copy_piece(
-    ring: Ring, made: Plan, task: Task, buffer: NDArray[np.uint8], base: int,
+    ring: PinnedRing, made: Plan, task: PieceTask, buffer: NDArray[np.uint8], base: int,
     is_put: bool,
 ) -> None:  # fmt: skip
     """Copy a task's runs between the GPU and a buffer, which is pinned for it."""
@@ -214,7 +202,6 @@ class _Flying:
     first: int
     stop: int
     slot: int
-    writing: _Writing | None = None
 
     @property
     def nbytes(self) -> int:
@@ -225,8 +212,8 @@ class GpuSending(Sending):
     """The side that has the bytes, on a GPU."""
 
     def __init__(
-        self, ring: Ring, peer: PeerLike, number: int, works: list[Work], *,
-        checked: bool, holds: object = None,
+        self, ring: PinnedRing, peer: Counterpart, number: int,
+        works: list[CopyWork], *, checked: bool, holds: object = None,
     ) -> None:  # fmt: skip
         super().__init__(peer, number, works, checked=checked, holds=holds)
         self._ring, self._turn = ring, threading.Lock()
@@ -250,18 +237,18 @@ class GpuSending(Sending):
                     self.is_over = True
             except StrettoError as e:
                 self._stop[0] = 1
-                self.peer.refuse(self.number, str(e))
+                self.failed = str(e)
         if self.is_over or self._stop[0]:
             self._let_go()
             return True
-        loop = self.peer.engine.loop
+        loop = self._ring.loop
         loop.at(time.monotonic() + _LOOK_S, loop.wake)
         return False
 
     def stop(self) -> None:
         """Send nothing more; a thread waits for what the GPU is at."""
         super().stop()
-        self.peer.engine.loop.move(self._let_go)
+        self._ring.loop.move(self._let_go)
 
     def _let_go(self) -> None:
         with self._turn:
@@ -312,7 +299,12 @@ class GpuReceiving(Receiving):
     """The side that wants the bytes, on a GPU."""
 
     def __init__(
-        self, ring: Ring, peer: PeerLike, works: list[Work], *, holds: object = None
+        self,
+        ring: PinnedRing,
+        peer: Counterpart,
+        works: list[CopyWork],
+        *,
+        holds: object = None,
     ) -> None:
         super().__init__(peer, works, holds=holds)
         self._ring, self._turn = ring, threading.RLock()
@@ -323,7 +315,7 @@ class GpuReceiving(Receiving):
     def open(self, mark: int = 0) -> None:
         """Open nothing: what comes goes through the stage."""
 
-    def _unpack(self, work: Work, first: int, last: int, at: int) -> None:
+    def _unpack(self, work: CopyWork, first: int, last: int, at: int) -> None:
         assert isinstance(work, GpuWork), "it lies on a GPU"
         with self._turn:
             if not self._is_closed:
@@ -338,19 +330,18 @@ class GpuReceiving(Receiving):
         slot, nbytes = self._ring.inward.popleft(), (last - first) * work.row_bytes
         assert nbytes <= PART, "what comes by a stage is cut into parts"
         bytes_at(slot, nbytes)[:] = bytes_at(at, nbytes)
-        writing = _Writing(self._ring.engine, work)
-        writing.begin()
+        work.writes(1)
         try:
             move = None if work.is_stale() else work.begin(first, last, slot)
         except StrettoError:
             self.status = Status.FAILED
         else:
             if move is not None:
-                flying = _Flying(move, work, 0, first, last, slot, writing)
+                flying = _Flying(move, work, 0, first, last, slot)
                 self._flying.append(flying)
                 return
             self.status = Status.STALE
-        writing.end()
+        work.writes(-1)
         self._ring.inward.append(slot)
 
     def _land(self) -> None:
@@ -363,8 +354,7 @@ class GpuReceiving(Receiving):
             self.status = Status.FAILED
         else:
             one.work.note(one.first, one.stop)
-        assert one.writing is not None, "it was said before it was begun"
-        one.writing.end()
+        one.work.writes(-1)
         self._landed.append(one.move)  # freed at the end
         self._ring.inward.append(one.slot)
 

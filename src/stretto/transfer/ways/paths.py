@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto import hop as hops
+from stretto.fabric import hop as hops
 from stretto.transfer.copying.words import Mode
-from stretto.transfer.memory.region import Region
-from stretto.transfer.memory.tensors import ARENA, GPU
-from stretto.transfer.ports import PeerLike
-
-__all__ = ["BY_GPU", "Path", "choose", "explained", "lacks"]
+from stretto.transfer.links.counterpart import Counterpart
+from stretto.transfer.memory.tensors import ARENA, GPU, STORE
+from stretto.transfer.regions.region import Region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +19,7 @@ class Path:
     name: str
     mode: Mode | None
     """Who moves each run, where one side does it all; None: both, through a stage."""
+    is_stored: bool = False
     why: str = ""
     """Why it is not a better one."""
 
@@ -35,8 +35,8 @@ def lacks(carrier: str) -> str:
 
 
 def choose(
-    peer: PeerLike | None,
-    theirs: Region | None,
+    peer: Counterpart | None,
+    theirs: Region,
     *,
     is_put: bool,
     touched: bool = False,
@@ -44,20 +44,28 @@ def choose(
 ) -> Path:
     """Return the way to or from a peer's memory; without one, within this process.
 
-    `touched` are elements that are converted or summed on their way. `on_gpu`: ours
+    `theirs` is memory of the peer, of a store, or another of this process. `touched`
+    are elements that are converted or summed on their way. `on_gpu`: ours
     lie on a GPU.
     """
-    if peer is None or theirs is None:
+    if theirs.kind == STORE:
+        from stretto.transfer.stores.store import Volume
+
+        assert isinstance(theirs.holds, Volume), "it is in a store"
+        store = theirs.holds.store
+        return Path(name=f"{store.kind} {store.where}", mode=None, is_stored=True)
+    if peer is None:
         return BY_GPU if on_gpu else SAME
-    if peer.is_far:
+    hop = peer.link.hop
+    if hop is not None:
         why = f"engine {peer.name!r} is on another host, or came over the network"
         if on_gpu or theirs.kind == GPU:
             why += "; memory on a GPU goes through pinned memory"
-        elif not peer.link.hop.has_fields:
+        elif not hop.carrier.fields:
             why += "; each side copies once: its carrier puts nothing straight"
-        if by := getattr(peer.link.hop, "by", ""):
+        if by := hop.by:
             why += f"; {by}"
-        return Path(name=peer.engine.hop, mode=None, why=why)
+        return Path(name=peer.carrier, mode=None, why=why)
     if on_gpu or theirs.kind == GPU:
         return _by_gpu(peer, theirs)
     if peer.is_self:
@@ -75,7 +83,7 @@ def choose(
     return Path(name="stage", mode=None, why=why)
 
 
-def _by_gpu(peer: PeerLike, theirs: Region) -> Path:
+def _by_gpu(peer: Counterpart, theirs: Region) -> Path:
     """Return the way between a GPU and memory of a peer on this host."""
     if theirs.kind != GPU:
         if peer.is_self or theirs.kind == ARENA:
@@ -89,21 +97,18 @@ def _by_gpu(peer: PeerLike, theirs: Region) -> Path:
     return Path(name="stage", mode=None, why=why)
 
 
-def explained(peer: PeerLike) -> str:
+def explained(peer: Counterpart, regions: Sequence[Region], *, has_gpu: bool) -> str:
     """Return the ways to all of a peer's memories, a line each.
 
     Where a GPU is used here, a second line is of memory on it, where that differs.
     """
     about = ": lost, " * bool(peer.lost) + peer.lost
     lines = [f"engine {peer.name!r}, {peer.whereabouts}{about}"]
-    if peer.lost:
-        return lines[0]
-    for name in peer.names:
-        region = peer[name]
+    for region in regions:
         path = choose(peer, region, is_put=True)
-        lines.append(f"  {name!r} ({region.layout}): {_said(path)}")
+        lines.append(f"  {region.name!r} ({region.layout}): {_said(path)}")
         ours = choose(peer, region, is_put=True, on_gpu=True)
-        if peer.engine.has_gpu and ours != path:
+        if has_gpu and ours != path:
             lines.append(f"    from and to a GPU here: {_said(ours)}")
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from stretto.errors import TransferCancelled, TransferTimeout
-from stretto.meeting.limits import check_timeout
+from stretto.fabric.patience import check_timeout
 from stretto.transfer.ports import LoopLike
 
 if TYPE_CHECKING:

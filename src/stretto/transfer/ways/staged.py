@@ -1,36 +1,24 @@
 """Transfers through a link's stage: packed here, carried, and unpacked there.
 
 Whoever has the bytes sends them, part by part, as there is room; whoever wants them
-puts each part where it belongs, in the thread that takes records. A request is a header
-in JSON, the pages' numbers, and, where all is small, the bytes themselves.
+puts each part where it belongs, in the thread that takes records.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError
 from stretto.transfer.copying.pieces import are_long, pieces_of
-from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.copying.words import Mode, Status
-from stretto.transfer.copying.work import Work
+from stretto.transfer.copying.work import CopyWork
+from stretto.transfer.links.counterpart import Counterpart
 from stretto.transfer.links.fields import Opened
 from stretto.transfer.links.words import BY_FIELD, STAGE_BYTES, Kind
-from stretto.transfer.ports import PeerLike
 
-__all__ = [
-    "INLINE", "MOST_HEADER", "PART", "Receiving", "Sending", "can_go_straight",
-    "pack_request", "read_request",
-]  # fmt: skip
-
-_HEAD = struct.Struct("=4I")
-MOST_HEADER = 1 << 16
 PART = 512 << 10
 """Bytes of a part: several are under way at once."""
 INLINE = 16 << 10
@@ -38,41 +26,11 @@ _DIRECT = 64 << 10
 """Runs from which bytes are carried from where they lie."""
 
 
-def pack_request(
-    header: dict[str, Any], pages: NDArray[np.int64] | None, data: bytes = b""
-) -> bytes:
-    """Return a request's bytes."""
-    text = json.dumps(header, separators=(",", ":")).encode()
-    numbers = b"" if pages is None else pages.tobytes()
-    body = _HEAD.pack(len(text), len(numbers) // 8, len(data), pages is not None)
-    body += text + numbers + data
-    if len(text) > MOST_HEADER or len(body) > STAGE_BYTES // 2:
-        raise CallError(
-            f"a transfer of {len(numbers) // 8} pages by stages; want fewer at once"
-        )
-    return body
-
-
-def read_request(
-    body: bytes,
-) -> tuple[dict[str, Any], NDArray[np.int64] | None, memoryview]:
-    """Return a request's header, pages and data; ValueError: it is none."""
-    text, count, nbytes, has_pages = _HEAD.unpack_from(body)
-    end = _HEAD.size + text + 8 * count
-    if text > MOST_HEADER or end + nbytes != len(body):
-        raise ValueError("a request of other sizes than it says")
-    header = json.loads(body[_HEAD.size : _HEAD.size + text])
-    if not isinstance(header, dict):
-        raise ValueError("a request without a header")
-    pages = np.frombuffer(body, np.int64, count, _HEAD.size + text)
-    return header, pages if has_pages else None, memoryview(body)[end:]
-
-
 class Sending:
     """The side that has the bytes."""
 
     def __init__(
-        self, peer: PeerLike, number: int, works: list[Work], *, checked: bool,
+        self, peer: Counterpart, number: int, works: list[CopyWork], *, checked: bool,
         is_direct: bool = False, holds: object = None,
     ) -> None:  # fmt: skip
         """`is_direct`: the peer is asked where to; `holds` is what is read."""
@@ -85,6 +43,8 @@ class Sending:
         self._part, self._row = 0, 0
         self._stop = np.zeros(1, np.int64)
         self.is_over = False
+        self.failed = ""
+        """Why it ends on both sides, or nothing."""
 
     def go(self, to: int) -> None:
         """Send straight to a field, if there is one and that is of use."""
@@ -145,7 +105,7 @@ class Sending:
             self.peer.say(Kind.END, self.number, int(Status.DONE), total)
         return True
 
-    def _send(self, work: Work, rows: int, place: int) -> None:
+    def _send(self, work: CopyWork, rows: int, place: int) -> None:
         link, each, nbytes = self.peer.link, work.row_bytes, rows * work.row_bytes
         if link.is_quick and each >= _DIRECT:
             for nth in range(rows):
@@ -170,7 +130,7 @@ class Receiving:
     """The side that wants the bytes."""
 
     def __init__(
-        self, peer: PeerLike, works: list[Work], *, is_direct: bool = False,
+        self, peer: Counterpart, works: list[CopyWork], *, is_direct: bool = False,
         holds: object = None,
     ) -> None:  # fmt: skip
         """`is_direct`: the peer would rather put straight; `holds` is written to."""
@@ -232,7 +192,7 @@ class Receiving:
         if last == work.rows:
             self._part, self._row = part + 1, 0
 
-    def _unpack(self, work: Work, first: int, last: int, at: int) -> None:
+    def _unpack(self, work: CopyWork, first: int, last: int, at: int) -> None:
         status = work.part(first, last, at)
         if status is not Status.DONE:
             self.status = status
@@ -248,7 +208,8 @@ class Receiving:
     def chunks_done(self) -> int:
         """Return how many chunks have been stored in full, at least."""
         if self.field is not None and self.field.landed:
-            if self.peer.link.hop.lanes > 1 and not self.is_full:
+            hop = self.peer.link.hop
+            if hop is not None and hop.lanes > 1 and not self.is_full:
                 return 0  # what has landed need not be what comes first
             left, done = self.field.landed - self.field.dropped, 0
             for work in self.works:
@@ -264,12 +225,21 @@ class Receiving:
             return self.field.landed - self.field.dropped
         return sum(w.moved for w in self.works)
 
-    def summed(self) -> int:
+    def ended(self, total: int | None) -> Status:
+        """Return how it has ended; `total` is what was sent, summed, if asked for."""
+        if self.status is not Status.DONE:
+            return self.status
+        if not self.is_full:
+            return Status.FAILED
+        is_same = total is None or self._summed() == total
+        return Status.DONE if is_same else Status.DIFFERS
+
+    def _summed(self) -> int:
         """Return the sum of what lies at the destination now."""
         return _mixed(work.summed(Mode.SUM_DST) for work in self.works)
 
 
-def can_go_straight(works: Sequence[Work]) -> bool:
+def can_go_straight(works: Sequence[CopyWork]) -> bool:
     """Return whether bytes stay as they are, and there are some."""
     return (
         bool(works)
@@ -284,8 +254,3 @@ def _mixed(sums: Any) -> int:
     for one in sums:
         total = (total * 31 + one) & 0x7FFFFFFFFFFFFFFF
     return total
-
-
-def copied(address: int, nbytes: int) -> bytes:
-    """Return bytes at an address."""
-    return bytes_at(address, nbytes).tobytes()

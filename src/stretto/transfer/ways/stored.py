@@ -8,13 +8,11 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import (
-    CallError,
     ChecksumError,
     StaleMemory,
     StrettoError,
@@ -24,19 +22,15 @@ from stretto.errors import (
     is_interruption,
 )
 from stretto.transfer.copying.words import Mode, Status
-from stretto.transfer.copying.work import Work
-from stretto.transfer.memory.region import View
-from stretto.transfer.memory.tensors import STORE
+from stretto.transfer.copying.work import CopyWork
 from stretto.transfer.plans import Plan
 from stretto.transfer.ports import LoopLike
-from stretto.transfer.stores.pieces import Task, tasks
+from stretto.transfer.stores.pieces import PieceTask, tasks
 from stretto.transfer.stores.store import Missing, Piece, Volume
-from stretto.transfer.ways.asking import num_pieces, planned, runs_of
+from stretto.transfer.ways.order import Order
 from stretto.transfer.ways.transfer import Transfer
 
-__all__ = ["Copier", "Helpers", "StoredTransfer", "begin_stored"]
-
-Copier = Callable[[Plan, Task, NDArray[np.uint8], int, bool], None]
+Copier = Callable[[Plan, PieceTask, NDArray[np.uint8], int, bool], None]
 """Copies a task's runs between our memory and a buffer from a byte of its piece on."""
 _LOCKS = 64
 
@@ -82,18 +76,29 @@ class StoredTransfer(Transfer):
     """Ended when all pieces have been tried: its error names the pages that failed."""
 
     def __init__(
-        self, loop: LoopLike, volume: Volume, made: Plan, some: Sequence[Task], *,
-        is_put: bool, checked: bool, copier: Copier, helpers: Helpers, **how: Any,
+        self, loop: LoopLike, order: Order, helpers: Helpers, copier: Copier | None,
+        deadline: float | None,
     ) -> None:  # fmt: skip
-        where = f"{volume.store.kind} {volume.store.where}"
-        super().__init__(loop, None, where, **how)
-        self.what = f"transfer of {volume.name!r}, {where}"
-        self._volume, self._plan, self._is_put = volume, made, is_put
-        self.checked, self._copier, self._helpers = checked, copier, helpers
+        super().__init__(
+            loop, None, order.path.name, nbytes=order.nbytes, pieces=order.pieces,
+            deadline=deadline, checked=order.checked, holds=order,
+        )  # fmt: skip
+        volume, ours = order.theirs.region.holds, order.ours
+        assert isinstance(volume, Volume), "it is in a store"
+        self.what = f"transfer of {volume.name!r}, {self.path}"
+        self._volume, self._plan, self._is_put = volume, order.plan, order.is_put
+        self._copier, self._helpers = copier or _by_cpu, helpers
+        self._bytes_done = 0
+        self.how_far = lambda: (self._bytes_done, 0)
+        pages = [run.pages(ours.layout, ours.pages) for run in order.runs]
+        some = tasks(
+            order.plan, order.runs, order.ours_at, volume, pages,
+            shift=order.theirs.shift, is_put=order.is_put,
+        )  # fmt: skip
         self._tasks = tuple(some)
         self._left = len(self._tasks)
         self._count = threading.Lock()
-        self._wrong: list[tuple[Task, Exception]] = []
+        self._wrong: list[tuple[PieceTask, Exception]] = []
         self._moved: set[int] = set()
 
     def begin(self) -> None:
@@ -104,7 +109,7 @@ class StoredTransfer(Transfer):
         some = [lambda task=task: self._try(task) for task in self._tasks]
         self._helpers.give(some, self._volume.store.streams)
 
-    def _try(self, task: Task) -> None:
+    def _try(self, task: PieceTask) -> None:
         try:
             if not self._is_done:
                 self._late()
@@ -117,7 +122,7 @@ class StoredTransfer(Transfer):
         else:
             with self._count:
                 self._moved.add(id(task))
-                self.bytes_done += task.nbytes
+                self._bytes_done += task.nbytes
         with self._count:
             self._left -= 1
             is_last = not self._left
@@ -126,13 +131,11 @@ class StoredTransfer(Transfer):
 
     def _late(self) -> None:
         if self.until is not None and time.monotonic() > self.until:
-            self.stop(TransferTimeout, "not done before its deadline")
+            self.end(Status.LATE)
             raise TransferTimeout("late")
 
     def _finish(self) -> None:
         if not self._wrong:
-            if self.notify:
-                raise AssertionError("a store is not notified")
             self.complete()
             return
         task, first = self._wrong[0]
@@ -149,27 +152,27 @@ class StoredTransfer(Transfer):
         """Return the store."""
         return self._volume.store.where
 
-    def _failed(self) -> tuple[int, ...]:
+    def _failed(self, blocks: int) -> tuple[int, ...]:
         with self._count:
             some = [t.pages for t in self._tasks if id(t) not in self._moved]
         return tuple(sorted({int(p) for pages in some for p in pages if p >= 0}))
 
     # One piece.
 
-    def _move_task(self, task: Task) -> None:
+    def _move_task(self, task: PieceTask) -> None:
         if self._is_put:
             self._store(task)
         else:
             self._fetch(task)
 
-    def _copy(self, task: Task, buffer: NDArray[np.uint8], base: int) -> None:
+    def _copy(self, task: PieceTask, buffer: NDArray[np.uint8], base: int) -> None:
         """Copy between our memory and a buffer that begins at a byte of the piece."""
         with self.turn:  # who takes it back waits for this
             if self._is_done:
                 raise TransferCancelled("taken back")
             self._copier(self._plan, task, buffer, base, self._is_put)
 
-    def _store(self, task: Task) -> None:
+    def _store(self, task: PieceTask) -> None:
         store, piece = self._volume.store, task.piece
         keeps_rest = store.takes_parts and task.is_dense and not self.checked
         if task.is_whole or keeps_rest:
@@ -189,7 +192,7 @@ class StoredTransfer(Transfer):
             total = _sum(buffer) if self.checked else None
             store.write(piece, 0, buffer.data, total)
 
-    def _fetch(self, task: Task) -> None:
+    def _fetch(self, task: PieceTask) -> None:
         store, piece = self._volume.store, task.piece
         whole = self.checked or 2 * (task.stop - task.first) > piece.nbytes
         first, stop = (0, piece.nbytes) if whole else (task.first, task.stop)
@@ -205,34 +208,6 @@ class StoredTransfer(Transfer):
         self._copy(task, buffer, first)
 
 
-def begin_stored(
-    loop: LoopLike, helpers: Helpers, a: View, b: View, *, checked: bool,
-    copier: Copier | None, deadline: float | None,
-) -> StoredTransfer:  # fmt: skip
-    """Return a transfer between memory here and a store, still to be begun."""
-    is_put = b.region.kind == STORE
-    ours, kept = (a, b) if is_put else (b, a)
-    if ours.region.kind == STORE or ours.region.peer is not None:
-        raise CallError(
-            f"{a.region.name!r} to {b.region.name!r}: one of them has to be memory of "
-            "this engine"
-        )
-    made, volume = planned(a, b), kept.region.holds
-    assert isinstance(volume, Volume), "it is in a store"
-    runs = runs_of(made, a, b)
-    pages = [run.pages(ours.layout, ours.pages) for run in runs]
-    some = tasks(
-        made, runs, ours.addresses, volume, pages, shift=kept.shift, is_put=is_put
-    )
-    transfer = StoredTransfer(
-        loop, volume, made, tuple(some), is_put=is_put, checked=checked,
-        copier=copier or _by_cpu, helpers=helpers, nbytes=sum(r.nbytes for r in runs),
-        pieces=num_pieces(runs), deadline=deadline,
-    )  # fmt: skip
-    transfer.holds = (a, b)
-    return transfer
-
-
 def _buffer(nbytes: int) -> NDArray[np.uint8]:
     """Return memory that begins where a page does."""
     return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
@@ -243,13 +218,13 @@ def _sum(buffer: NDArray[np.uint8]) -> int:
 
 
 def _by_cpu(
-    made: Plan, task: Task, buffer: NDArray[np.uint8], base: int, is_put: bool
+    made: Plan, task: PieceTask, buffer: NDArray[np.uint8], base: int, is_put: bool
 ) -> None:
     """Copy a task's runs."""
     at = int(buffer.ctypes.data) - base
     src, dst = ([0], [at]) if is_put else ([at], [0])
     for extent in task.extents:
         run = extent.run(is_put=is_put)
-        status = Work(made, run, src, dst, mode=Mode.COPY).run()
+        status = CopyWork(made, run, src, dst, mode=Mode.COPY).run()
         if status is not Status.DONE:
             raise StaleMemory(f"the copy ended as {status.name}")

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +20,16 @@ from stretto.errors import (
     TransferError,
     TransferTimeout,
 )
-from stretto.meeting.forks import Refuses
-from stretto.meeting.limits import check_deadline
+from stretto.fabric.forks import Refuses
 from stretto.trace import CallKind, observe
-from stretto.transfer import loader
 from stretto.transfer.copying.words import Job, Mode, Status
-from stretto.transfer.copying.work import Work
+from stretto.transfer.copying.work import CopyWork
+from stretto.transfer.links.counterpart import Counterpart
 from stretto.transfer.links.link import notice
-from stretto.transfer.ports import LoopLike, PeerLike
+from stretto.transfer.loader import functions
+from stretto.transfer.ports import LoopLike
+from stretto.transfer.ways.order import Order
 from stretto.transfer.ways.pending import Pending
-
-__all__ = ["Prepared", "Stats", "Transfer", "all_of", "failure"]
 
 TRANSFERS = "transfers of rank"
 """Where recordings have them, in place of a communicator."""
@@ -70,39 +69,54 @@ class Transfer(Pending[Stats]):
     """See `View.put`. It is begun when it is made; `wait` helps where it can."""
 
     def __init__(
-        self, loop: LoopLike, peer: PeerLike | None, path: str, *, nbytes: int,
+        self, loop: LoopLike, peer: Counterpart | None, path: str, *, nbytes: int,
         pieces: int, notify: bytes = b"", deadline: float | None = None,
+        checked: bool = False, word: NDArray[np.int64] | None = None,
+        chunk_pages: Callable[[], NDArray[np.int64] | None] = lambda: None,
+        holds: object = None,
     ) -> None:  # fmt: skip
-        if deadline is not None:
-            check_deadline(deadline, "a transfer", "deadline")
+        """`holds` is what must live as long as this.
+
+        `chunk_pages` says in which pages of ours blocks lie, in the order of their
+        moves; `word` is not 0 when the rest is not wanted.
+        """
         who = "this engine" if peer is None else f"engine {peer.name!r}"
         super().__init__(loop, f"transfer with {who}, {path}")
         self.peer, self.path = peer, path
         self.nbytes, self.pieces, self.notify = nbytes, pieces, notify
         self.begun = time.monotonic()
         self.until = None if deadline is None else self.begun + deadline
-        self.word = np.zeros(1, np.int64)
-        """Not 0 when the rest is not wanted."""
-        self.works: list[Work] = []
-        self.holds: object = None
-        """What must live as long as this."""
+        self.word = np.zeros(1, np.int64) if word is None else word
+        self.checked = checked
+        """Whether what arrived is compared with what was sent."""
+        self.works: list[CopyWork] = []
         self.turn = threading.Lock()
         """Held by who moves its bytes: who takes it back, waits for that."""
-        self.bytes_done = self.blocks_done = 0
-        self.how_far: Callable[[], tuple[int, int]] | None = None
+        self.how_far: Callable[[], tuple[int, int]] = self._by_works
         """What says how many bytes, and blocks, have come."""
-        self.chunk_pages: Callable[[], NDArray[np.int64]] | None = None
-        """What says in which pages of ours blocks lie, in the order of their moves."""
+        self._chunk_pages, self._holds = chunk_pages, holds
+
+    @classmethod
+    def of(cls, loop: LoopLike, order: Order, *, path: str = "", **how: Any) -> Self:
+        """Return the transfer of an order, of which nothing has begun."""
+        return cls(
+            loop, order.peer, path or order.path.name, nbytes=order.nbytes,
+            pieces=order.pieces, checked=order.checked, holds=order,
+            chunk_pages=order.chunk_pages, **how,
+        )  # fmt: skip
+
+    def _by_works(self) -> tuple[int, int]:
+        moved = sum(work.moved for work in self.works)
+        return moved, sum(work.chunks_done for work in self.works)
 
     @property
     def stats(self) -> Stats:
         """Return what it did so far."""
-        if self._result is not None:
-            return self._result
+        return self._result or self._stats(self.how_far()[0])
+
+    def _stats(self, nbytes: int) -> Stats:
         seconds = time.monotonic() - self.begun
-        return Stats(
-            path=self.path, nbytes=self.bytes_done, pieces=self.pieces, seconds=seconds
-        )
+        return Stats(path=self.path, nbytes=nbytes, pieces=self.pieces, seconds=seconds)
 
     @property
     def peer_name(self) -> str:
@@ -121,44 +135,60 @@ class Transfer(Pending[Stats]):
         with self.turn:  # who moves bytes sees the word, and lets go
             return ended
 
+    def expire(self) -> None:
+        """End it at its deadline, unless it has ended."""
+        if not self.done():
+            self.stop(*_ENDS[Status.LATE])
+            with self.turn:  # what is under way sees that, and lets go
+                return
+
     def stop(self, kind: type[TransferError], why: str) -> bool:
         """End it with an error that says how far it came."""
         self.word[0] = 1
-        if self.how_far is not None:
-            self.bytes_done, self.blocks_done = self.how_far()
-        done, blocks = self.bytes_done, self.blocks_done
+        done, blocks = self.how_far()
         error = failure(
             kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
         )
-        error.blocks_failed = self._failed()
+        error.blocks_failed = self._failed(blocks)
         ended = self.fail(error)
         if ended:
-            self._record(failed=True)
+            self._record(done, failed=True)
         return ended
 
     is_in_order = True
-    """Whether `blocks_done` are the first of all, each known to be through."""
+    """Whether the blocks that are through are the first of all."""
 
-    def _failed(self) -> tuple[int, ...]:
+    def _failed(self, blocks: int) -> tuple[int, ...]:
         """Return our pages that are not known to be through; () without pages."""
-        if self.chunk_pages is None:
+        pages = self._chunk_pages()
+        if pages is None:
             return ()
-        done = self.blocks_done if self.is_in_order else 0
-        left = np.unique(self.chunk_pages()[done:])
+        left = np.unique(pages[blocks if self.is_in_order else 0 :])
         return tuple(int(page) for page in left if page >= 0)
 
     def complete(self) -> None:
         """End it well."""
-        self.bytes_done = self.nbytes
-        self._record()
-        seconds = time.monotonic() - self.begun
-        self.finish(
-            Stats(
-                path=self.path, nbytes=self.nbytes, pieces=self.pieces, seconds=seconds
-            )
-        )
+        self._record(self.nbytes)
+        self.finish(self._stats(self.nbytes))
 
-    def _record(self, *, failed: bool = False) -> None:
+    def end(self, status: Status, *, peer_says: bool = False, number: int = 0) -> None:
+        """End it as a status says; `number` is the system's of what was refused."""
+        if status is Status.DONE:
+            self.complete()
+            return
+        kind, why = _ENDS[status]
+        peer = self.peer
+        if peer_says:
+            why = _PEER_SAYS.get(status, why)
+        elif status is Status.FAILED:
+            why = f"{why}: {os.strerror(number)}"
+            if peer is not None and peer.is_dead():
+                kind, why = EngineLost, "its process has ended"
+        if peer is not None and peer.lost:
+            kind, why = EngineLost, peer.lost
+        self.stop(kind, why)
+
+    def _record(self, done: int, *, failed: bool = False) -> None:
         """Tell whoever records (`stretto.trace`) what was moved, and since when."""
         kind = CallKind(
             collective="transfer",
@@ -167,8 +197,17 @@ class Transfer(Pending[Stats]):
             executor="transfer",
             text=self.what,
         )
-        since_ns = int(self.begun * 1e9)
-        observe(TRANSFERS, kind, since_ns, nbytes=self.bytes_done, failed=failed)
+        observe(TRANSFERS, kind, int(self.begun * 1e9), nbytes=done, failed=failed)
+
+    def announce(self) -> None:
+        """Notify the peer, if that is wanted, and end well."""
+        if self.notify and self.peer is not None:
+            try:
+                self.peer.post(notice(self.notify))
+            except EngineLost as e:
+                self.fail(e)
+                return
+        self.complete()
 
     def _help(self, until: float | None) -> None:
         if self.works:
@@ -185,33 +224,22 @@ class Transfer(Pending[Stats]):
             self.turn.release()
 
     def _move(self) -> None:
-        for nth, work in enumerate(self.works):
+        for work in self.works:
             status = self._parts(work)
-            self.bytes_done = sum(w.moved for w in self.works[: nth + 1])
-            self.blocks_done = sum(w.chunks_done for w in self.works[: nth + 1])
             if status is not Status.DONE:
-                self._ended(status, work)
+                self.end(status, number=work.error)
                 return
         if self.checked and (wrong := [w for w in self.works if not _same(w)]):
             self.stop(ChecksumError, f"{len(wrong)} of {len(self.works)} parts differ")
             return
-        if self.notify and self.peer is not None:
-            try:
-                self.peer.post(notice(self.notify))
-            except EngineLost as e:
-                self.fail(e)
-                return
-        self.complete()
+        self.announce()
 
-    checked = False
-    """Whether what arrived is compared with what was sent."""
-
-    def _parts(self, work: Work) -> Status:
+    def _parts(self, work: CopyWork) -> Status:
         each = max(1, work.rows * _PART_BYTES // max(1, work.nbytes))
         job = work.job
         while True:
             if self.until is not None and time.monotonic() > self.until:
-                return Status.CANCELLED
+                return Status.LATE
             if self.peer is not None and self.peer.lost:
                 return Status.CANCELLED
             job[Job.STOP] = min(work.rows, int(job[Job.ROW]) + each)
@@ -219,21 +247,19 @@ class Transfer(Pending[Stats]):
             if status is not Status.DONE or job[Job.ROW] >= work.rows:
                 return status
 
-    def _ended(self, status: Status, work: Work) -> None:
-        if self.peer is not None and self.peer.lost:
-            self.stop(EngineLost, self.peer.lost)
-        elif status is Status.STALE:
-            self.stop(StaleMemory, "the memory was given to someone else meanwhile")
-        elif status is Status.FAILED:
-            why = f"the kernel refuses: {os.strerror(work.error)}"
-            if self.peer is not None and self.peer.is_dead():
-                self.stop(EngineLost, "its process has ended")
-            else:
-                self.stop(TransferError, why)
-        elif self.until is not None and time.monotonic() > self.until:
-            self.stop(TransferTimeout, "not done before its deadline")
-        else:
-            self.stop(TransferCancelled, "cancelled")
+
+_ENDS: dict[Status, tuple[type[TransferError], str]] = {
+    Status.CANCELLED: (TransferCancelled, "cancelled"),
+    Status.STALE: (StaleMemory, "the memory was given to someone else meanwhile"),
+    Status.FAILED: (TransferError, "the kernel refuses"),
+    Status.DIFFERS: (ChecksumError, "what arrived is not what was sent"),
+    Status.LATE: (TransferTimeout, "not done before its deadline"),
+}
+"""The error of each status but the one that is none."""
+_PEER_SAYS = {
+    Status.CANCELLED: "the peer took it back",
+    Status.FAILED: "the peer refuses it",
+}
 
 
 def all_of(loop: LoopLike, transfers: Sequence[Transfer]) -> Pending[list[Stats]]:
@@ -258,12 +284,12 @@ def all_of(loop: LoopLike, transfers: Sequence[Transfer]) -> Pending[list[Stats]
     return whole
 
 
-def _same(work: Work) -> bool:
+def _same(work: CopyWork) -> bool:
     """Return whether both sides hold the same bytes."""
     return work.summed(Mode.SUM_SRC) == work.summed(Mode.SUM_DST)
 
 
-class Prepared:
+class PreparedTransfer:
     """A transfer that is done each time it is called: what it costs is the copy.
 
     It returns when the bytes are there, and raises what a transfer raises.
@@ -275,8 +301,7 @@ class Prepared:
     ) -> None:  # fmt: skip
         self._transfer, self._restart, self._quick = transfer, restart, quick
         works = transfer.works
-        compiled = loader.load()
-        self._fast = len(works) == 1 and compiled is not None and not transfer.checked
+        self._fast = len(works) == 1 and not transfer.checked
         self._peer, self._record = transfer.peer, record
         self._well = 1
         self._again: Callable[[int], int] = self._slowly
@@ -289,13 +314,13 @@ class Prepared:
         if not self._fast:
             return
         work = works[0]
-        assert compiled is not None, "it is loaded"
         link = 0 if record is None or self._peer is None else self._peer.link.at
         note = 0 if record is None else int(record.ctypes.data)
         if self._peer is not None:
             work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
         job = int(work.job.ctypes.data)
         self._held = np.array([job, work.rows, link, note], np.int64)
+        compiled = functions()
         self._again = compiled.direct(compiled.again)
         self._words = int(self._held.ctypes.data)
 
@@ -324,9 +349,7 @@ class Prepared:
         if status is Status.FAILED:  # there was no room, or it is not kept any more
             self._restart().wait()
         elif status is not Status.DONE:
-            self._transfer._is_done = False
-            self._transfer._ended(status, self._quick.work)
-            raise self._transfer._error  # type: ignore[misc]
+            self._raise(status)
         elif self._record is not None and self._peer is not None:
             self._peer.post(self._record.tobytes())
 
@@ -335,16 +358,20 @@ class Prepared:
             self._far(said)
             return
         status, posted = Status(said >> 3), said & 7
-        if status is Status.DONE:
-            peer = self._peer
-            assert peer is not None, "a notification goes to a peer"
-            if posted == 0:
-                assert self._record is not None, "there is something to post"
-                peer.post(self._record.tobytes())
-            else:
-                peer.link.wake()
-            return
-        self._transfer._is_done = False
-        self._transfer._ended(status, self._transfer.works[0])
-        assert self._transfer._error is not None, "it did not go well"
-        raise self._transfer._error
+        if status is not Status.DONE:
+            self._raise(status)
+        peer = self._peer
+        assert peer is not None, "a notification goes to a peer"
+        if posted == 0:
+            assert self._record is not None, "there is something to post"
+            peer.post(self._record.tobytes())
+        else:
+            peer.link.wake()
+
+    def _raise(self, status: Status) -> None:
+        """Raise what a transfer raises that ends so; it may be done again."""
+        transfer = self._transfer
+        transfer._is_done = False
+        transfer.end(status, number=transfer.works[0].error if transfer.works else 0)
+        assert transfer._error is not None, "it did not go well"
+        raise transfer._error

@@ -1,6 +1,6 @@
 """Plans with one thing wrong, each of a kind that a proof once let pass."""
 
-from stretto.plan import parse_plan
+from stretto.compiler.plan import parse_plan
 
 UNEQUAL_IN_PLACE = """plan all_to_all/one_shot collective=all_to_all ranks=3 split=1
 schedule push packets staged in_place

@@ -12,9 +12,9 @@ from tests.checking.referee.explore import explore, run_at_random
 from tests.checking.referee.verdict import Fault
 from tests.pure.testing.referee.plans import FORCED, WRONG
 
-from stretto.lower import lower
-from stretto.plan import Move, Schedule
-from stretto.verify import verify
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Move, Schedule
+from stretto.compiler.verify import verify
 
 
 def explored(machine, **options):

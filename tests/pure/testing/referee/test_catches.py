@@ -6,10 +6,10 @@ from tests.checking.referee import Call, Outcome, judge, judge_plan
 from tests.checking.referee.scopes import paired
 from tests.pure.testing.referee.plans import FORCED, WRONG
 
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import StrettoError
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ def test_the_proof_refuses_what_the_referee_catches(kind):
         verify_plan(WRONG[kind])
 
 
+@pytest.mark.slow
 def test_unequal_parts_are_not_run_in_place():
     """A plan in place is proved for parts that lie over one another, and run so."""
     plan = WRONG["unequal counts in place"]
@@ -68,6 +69,7 @@ def test_lanes_that_run_ahead_are_right_in_one_tile():
     assert Outcome.HANG is judge([Call(plan=plan, counts=(3, 3), most=1)]).outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_plan_of_the_catalogue_is_right(n):
     """Counts unequal and not, one to three tiles, blocks, threads, several calls."""

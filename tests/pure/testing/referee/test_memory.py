@@ -6,9 +6,9 @@ import pytest
 from tests.checking.cases import programs
 from tests.checking.referee import Call, Outcome, judge, judge_plan
 
-from stretto.lower import closed, lower
-from stretto.plan import Move, Schedule, Signal, parse_plan
-from stretto.verify import verify, verify_plan
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Move, Schedule, Signal, parse_plan
+from stretto.compiler.verify import verify, verify_plan
 
 GATHER = """plan all_gather/one_shot collective=all_gather ranks=2 split=1
 schedule push bulk staged
@@ -115,7 +115,7 @@ def test_slices_that_announce_nothing_need_the_gpus_closing(name):
     plan, _ = plan_of(name, "push packets staged")
     parts = 9 if "all_to_all" in name else 3
     counts = (0, 5, 0, 0, 0, 0, 0, 0, 0)[:parts]
-    kept = closed(verify_plan(plan)).value
+    kept = verify_plan(plan).closed().value
     call, safe = (Call(plan=p, counts=counts, most=1) for p in (plan, kept))
 
     assert judge([safe, safe], threads=True, silent=True).right

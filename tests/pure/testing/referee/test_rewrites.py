@@ -8,15 +8,15 @@ from tests.checking.cases import SCHEDULES, programs
 from tests.checking.referee import Call, Outcome, judge
 from tests.checking.referee.scopes import paired, unequal
 
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import StrettoError
-from stretto.lower import batched, closed, lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
 
 
 def in_batches(proved):
     """Return a plan in the order of a kernel's batches, and how many steps each has."""
-    plan, made = proved.value, batched(proved)
+    plan, made = proved.value, proved.batched()
     lanes = [
         [made.batches(rank, lane) for lane in range(len(lanes))]
         for rank, lanes in enumerate(plan.ranks)
@@ -46,12 +46,13 @@ def plans(n):
                     assert in_place
 
 
+@pytest.mark.slow
 def test_plans_are_right_as_kernels_run_them():
     """Moves side by side, threads on their own, empty slices that announce nothing."""
     together = 0
     for label, program, proved in islice(plans(3), 0, None, 3):
         counts = unequal(proved.value, (3, 0, 1), mirrored=True)
-        for most, times, by in ((99, 3, proved), (1, 1, closed(proved))):
+        for most, times, by in ((99, 3, proved), (1, 1, proved.closed())):
             plan, groups = in_batches(by)
             together += any(k > 1 for each in groups for one in each for k in one)
             call = Call(

@@ -9,9 +9,9 @@ from tests.checking.referee import Outcome, program_verdict
 from tests.checking.referee.draw import draw_program
 from tests.checking.referee.wanted import buffers
 
-from stretto import collectives
-from stretto.collectives import Operator, Shape
-from stretto.ir import freeze, parse_program
+from stretto.program import collectives
+from stretto.program.collectives import Operator, Shape
+from stretto.program.ir import freeze, parse_program
 
 N = 3
 

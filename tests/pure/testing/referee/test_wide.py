@@ -5,10 +5,10 @@ from tests.checking.cases import SCHEDULES, programs
 from tests.checking.plan_mutants import plan_mutants
 from tests.checking.referee import judge_plan
 
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import StrettoError
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7_200)]
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_crowded", "where"]
-
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -7,26 +7,19 @@ peer's slab. `FarSlab` reads such a page as `Slab` reads a slab.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import hop
-from stretto.executors import Group, hosts_of
-from stretto.executors.cpu.running.interpreters import Interpreter
-from stretto.executors.cpu.shared.slab import (
-    FAR_PAGE,
-    LINE,
-    NEVER,
-    Slab,
-    SlabLayout,
-)
+from stretto.executors import Group, far_ranks
+from stretto.executors.cpu.shared.slab import FAR_PAGE, LINE, NEVER, Slab, SlabLayout
 from stretto.executors.cpu.shared.wakers import Wakers
-from stretto.executors.cpu.words import SessionWord
+from stretto.executors.cpu.words import Common
+from stretto.fabric import hop
 
-__all__ = ["FarSlab", "Way"]
+__all__ = ["FarHosts", "FarSlab"]
 
 _TEXT = FAR_PAGE - 2 * LINE
 _EXCHANGE_LINE = LINE
@@ -63,55 +56,34 @@ class FarSlab:
         return f"a call whose name has not come (fingerprint {fingerprint:#x})"
 
 
-class Way:
+class FarHosts:
     """A session's way to the ranks on other hosts."""
 
     def __init__(
-        self,
-        group: Group,
-        layout: SlabLayout,
-        mine: Slab,
-        words: NDArray[np.int64],
+        self, group: Group, layout: SlabLayout, mine: Slab, words: NDArray[np.int64]
     ) -> None:
         """Open it; `connect` follows when all have shared where they are."""
-        self.hosts = hosts_of(group)
-        self.peers = tuple(
-            r for r, h in enumerate(self.hosts) if h != self.hosts[group.rank]
-        )
+        self.peers = far_ranks(group)
         self._group, self._layout, self._mine, self._words = group, layout, mine, words
-        self._carrier = hop.chosen()
         self.wakers = Wakers()
-        self._window = hop.Window(
-            rank=group.rank,
-            num_ranks=group.num_ranks,
-            address=mine.address,
-            puts=(layout.stage(), layout.nbytes),
-            words=(layout.flags, layout.nbytes),
-            secret=bytes(getattr(group, "secret", b"")),
-            towards=str(getattr(group, "towards", "")),
-            wake=self.wakers.number,
-        )
-        self._hop: Any = None
+        try:
+            self._hop = hop.open_for(
+                group,
+                address=mine.address,
+                puts=(layout.stage(), layout.nbytes),
+                words=(layout.flags, layout.nbytes),
+                wake=self.wakers.number,
+            )
+        except BaseException:
+            self.wakers.close()
+            raise
+        self.share, self.faults = self._hop.share, self._hop.faults
         self._sent: list[NDArray[np.uint8]] = []
-
-    def share(self, engine: Interpreter) -> Mapping[str, Any]:
-        """Return what peers need to connect."""
-        compiled = None if engine.name == "numba" else False
-        self._hop = hop.get(self.carrier).open_hop(self._window, compiled=compiled)
-        said: Mapping[str, Any] = self._hop.share()
-        return said
 
     def connect(self, shares: Sequence[Any], within_s: float) -> None:
         """Connect with the ranks on other hosts, or raise which is not there."""
-        check = getattr(self._group, "check", lambda: None)
-        self._hop.connect(shares, self.peers, within_s, check)
-        calls = self._hop.calls
-        if calls is not None:
-            self._words[SessionWord.HOP : SessionWord.HOP_BUSY + 1] = calls
-        else:
-            from stretto.executors.cpu.running.interpreter_numpy import HOPS
-
-            HOPS[int(self._words.ctypes.data)] = self._hop
+        self._hop.connect(shares, self.peers, within_s)
+        self._hop.write_calls(self._words, Common.HOP)
 
     def tell(self) -> None:
         """Tell the others which call and exchange this rank is in."""
@@ -128,20 +100,14 @@ class Way:
             line = here + _EXCHANGE_LINE
             self._hop.signal(peer, 0, line, begun[0], line + 8, (begun[1], 0, 0))
 
-    def faults(self) -> Mapping[int, str]:
-        """Return the peers whose connection has ended, and how."""
-        found: Mapping[int, str] = self._hop.faults()
-        return found
-
     @property
     def carrier(self) -> str:
         """Return by what bytes go to other hosts."""
-        return self._carrier
+        return self._hop.carrier.name
 
     def close(self) -> None:
         """End the connections."""
-        self._words[SessionWord.HOP] = 0
-        self._words[SessionWord.WAKERS] = 0
-        if self._hop is not None:
-            self._hop.close()
+        self._words[Common.HOP] = 0
+        self._words[Common.WAKERS] = 0
+        self._hop.close()
         self.wakers.close()

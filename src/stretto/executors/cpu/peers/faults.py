@@ -14,23 +14,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.compiler.plan import Plan, spell_step
 from stretto.errors import CallError, StrettoError
 from stretto.executors import Group, Patience
-from stretto.executors.cpu.peers.far import FarSlab, Way
+from stretto.executors.cpu.peers.far import FarHosts, FarSlab
 from stretto.executors.cpu.running.encode import Encoded
 from stretto.executors.cpu.shared.slab import Slab
-from stretto.executors.cpu.words import (
-    PRIVATE,
-    Code,
-    Header,
-    Line,
-    SessionWord,
-    Status,
-)
-from stretto.plan import Plan, spell_step
+from stretto.executors.cpu.words import PRIVATE, Code, Common, Header, Line, Status
 from stretto.trace import MONOTONIC, Clock, Ring
-
-__all__ = ["Watch"]
 
 _Line: TypeAlias = tuple[int, int, int, int]
 
@@ -55,7 +46,7 @@ class Awaited(NamedTuple):
     step: str
 
 
-class Watch:
+class CallWatch:
     """Sees a call to its end when it does not end by itself."""
 
     def __init__(
@@ -67,7 +58,7 @@ class Watch:
         plan: Plan,
         encoded: Encoded,
         resume: Callable[[int], int],
-        way: Way | None = None,
+        way: FarHosts | None = None,
         ring: Ring | None = None,
         clock: Clock = MONOTONIC,
     ) -> None:
@@ -78,7 +69,7 @@ class Watch:
         self._told_us = self._ended_us = -math.inf
         self._table = encoded.table
         self._at = int(encoded.table.ctypes.data)
-        words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
+        words[Common.SLEEP_US] = _FIRST_SLEEP_US
 
     def until_done(self, status: int) -> None:
         """Resume the call until it is done; raise what stops it."""
@@ -104,11 +95,11 @@ class Watch:
         finally:
             if self._ring is not None:
                 self._ring.fail()  # if it has not ended
-            self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
-            self._words[SessionWord.INSIDE] = 0
+            self._words[Common.SLEEP_US] = _FIRST_SLEEP_US
+            self._words[Common.INSIDE] = 0
 
     def _inside(self) -> int:
-        return int(self._words[SessionWord.INSIDE])
+        return int(self._words[Common.INSIDE])
 
     def _until_done(self, status: int) -> None:
         since, seen = self._clock.now_us(), self._progress()
@@ -122,12 +113,12 @@ class Watch:
                 self._say_waits(since)
             self._look_around(status, patience.is_over(since * 1e-6, now_us * 1e-6))
             sleep_us = min(int(waited_us / _LATE), _LAST_SLEEP_US)
-            self._words[SessionWord.SLEEP_US] = max(sleep_us, _FIRST_SLEEP_US)
+            self._words[Common.SLEEP_US] = max(sleep_us, _FIRST_SLEEP_US)
             status = self._resume(self._at)
             if (now := self._progress()) != seen:
                 since, seen = self._clock.now_us(), now
                 has_said = False
-                self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
+                self._words[Common.SLEEP_US] = _FIRST_SLEEP_US
 
     def _say_waits(self, since_us: float) -> None:
         """Say whom each lane waits for, for whoever looks at this process."""
@@ -162,7 +153,7 @@ class Watch:
         if is_over or int(self._group.broken[0]):
             raise self._group.fail(self._missing(), self._where())
 
-    def _look_far(self, way: Way) -> None:
+    def _look_far(self, way: FarHosts) -> None:
         """Tell other hosts where we are, and see whose connection has ended."""
         now = self._clock.now_us()
         if now - self._told_us > _TELL_US:
@@ -179,10 +170,7 @@ class Watch:
         awaited = [one.rank for one in self._waits() if one.rank in ended]
         peer = awaited[0] if awaited else min(ended)
         how = f"cannot be reached by {way.carrier}: {ended[peer]}"
-        lose = getattr(self._group, "lose", None)
-        if lose is None:
-            raise self._group.fail((peer,), f"{how}; {self._where()}")
-        raise lose(peer, how, self._where())
+        raise self._group.lose(peer, how, self._where())
 
     def _progress(self) -> tuple[int, ...]:
         lanes = self._lanes()
@@ -239,7 +227,7 @@ class Watch:
             if words[0] == Code.WAIT:
                 index, peers = words[5], {words[4]}
             elif words[0] == Code.MOVE:
-                first = at + 8 + 3 * words[5]
+                first = at + 9 + 3 * words[5]
                 ends = range(first, first + 3 * words[6], 3)
                 index, peers = words[7], {int(self._table[i + 2]) for i in ends}
                 peers -= {self._group.rank}

@@ -1,6 +1,6 @@
 """What a kernel does to a vector of elements of one type: combine, divide, round.
 
-Rounding is that of `stretto.collectives`: floats of 8 and 16 bits are widened to
+Rounding is that of `program.collectives`: floats of 8 and 16 bits are widened to
 float32, combined there left to right and rounded once; integers wrap; min and max carry
 NaN; bool adds as `or`. A complex number adds as two floats. Its product is the
 schoolbook's with every step rounded, the same everywhere; NumPy's may differ in the
@@ -14,9 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from stretto.collectives import FLOAT8, Format, Operator, storage
-
-__all__ = ["Element", "element"]
+from stretto.program.elements import FLOAT8, Format, Operator, storage
 
 _F32, _F64, _HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
 _LOGIC = {
@@ -44,7 +42,7 @@ def element(dtype: str, *, copies: bool) -> Element:
         case "bfloat16":
             return BFloat()
         case "float8_e4m3fn" | "float8_e5m2":
-            return Float8(FLOAT8[dtype])
+            return Float8Values(FLOAT8[dtype])
         case "complex64":
             return Complex(_F32, 4)
         case "complex128":
@@ -116,7 +114,7 @@ class Integer(Element):
                 return at.or_(a, b)
             case Operator.BXOR:
                 return at.xor(a, b)
-        raise AssertionError(f"{op} of integers: collectives.check refuses it")
+        raise AssertionError(f"{op} of integers: elements.check refuses it")
 
 
 class Boolean(Integer):
@@ -147,7 +145,7 @@ class Float(Element):
             case Operator.MAX:
                 first = at.fcmp_ordered(">", a, b)
             case _:
-                raise AssertionError(f"{op} of floats: collectives.check refuses it")
+                raise AssertionError(f"{op} of floats: elements.check refuses it")
         nan = at.fcmp_unordered("uno", a, a)
         return at.select(at.or_(first, nan), a, b)
 
@@ -228,8 +226,8 @@ class BFloat(_Narrow):
         return at.trunc(result, ir.VectorType(ir.IntType(16), width))
 
 
-class Float8(_Narrow):
-    """8-bit floats, by integer arithmetic: see `stretto.collectives.float8`."""
+class Float8Values(_Narrow):
+    """8-bit floats, by integer arithmetic: see `stretto.program.elements.float8`."""
 
     def __init__(self, form: Format) -> None:
         """Choose the format."""

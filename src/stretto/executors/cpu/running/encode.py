@@ -14,8 +14,16 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.collectives import Operator, Shape, storage
-from stretto.collectives import get as get_collective
+from stretto.compiler.plan import (
+    Loc,
+    Move,
+    Plan,
+    PlanLayout,
+    Signal,
+    Space,
+    layout,
+    reach,
+)
 from stretto.errors import PlanError
 from stretto.executors import Call
 from stretto.executors.cpu.shared.slab import (
@@ -28,18 +36,21 @@ from stretto.executors.cpu.shared.slab import (
     slot_class,
 )
 from stretto.executors.cpu.words import Base, Code, Header
-from stretto.hop import MORE
-from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, layout, reach
+from stretto.fabric.hop import MORE
+from stretto.program.elements import Operator, storage
 
 _SHORT_BYTES = 8192
+_HANDED_BYTES = 2048
+"""From which on what is handed over may be written past the caches."""
 _TOGETHER = 1 << 16
 """Bytes up to which a put waits for the signal after it: one call of the system."""
 
-__all__ = ["Encoded", "KernelOf", "Memory", "encode", "fingerprint"]
-
-Addition: TypeAlias = tuple[str, Operator, int, tuple[int, ...], bool]
-"""What a kernel does: type, operator, sources, divisors of destinations, streaming."""
-KernelOf: TypeAlias = Callable[[str, Operator, int, tuple[int, ...], bool], int]
+Addition: TypeAlias = tuple[str, Operator, int, tuple[int, ...], tuple[bool, ...]]
+"""What a kernel does: type, operator, sources; of destinations, divisors, and whether
+they are written past the caches."""
+KernelOf: TypeAlias = Callable[
+    [str, Operator, int, tuple[int, ...], tuple[bool, ...]], int
+]
 """Gives such a kernel."""
 
 
@@ -93,6 +104,7 @@ class _Encoder:
         self.reach = reach(plan)
         self.slots, self.reached = self.reach.packets, self.reach.others
         self.writers = self.reach.writers[self.rank]
+        self.read_here = self._read_here()
         self._check()
         ends = self._ends()
         self.layout = self._layout()
@@ -124,23 +136,32 @@ class _Encoder:
             for step in lane
             if isinstance(step, Move) and self.memory.slabs[step.dsts[0].rank]
             for start, stop in self._runs(step)
-            for streaming in {False, self._streams(step, self._bytes(start, stop))}
+            for streaming in {(), self._streams(step, self._bytes(start, stop))}
         }
 
-    def _addition(self, step: Move, *, streaming: bool) -> Addition:
+    def _addition(self, step: Move, *, streaming: tuple[bool, ...]) -> Addition:
         divide = tuple(self._divisor(step, dst) for dst in step.dsts)
         return self.call.dtype, self.call.op, len(step.srcs), divide, streaming
+
+    def _read_here(self) -> set[int]:
+        """Return the units of this rank's staging that it reads itself."""
+        return {
+            src.pos + at
+            for lane in self.lanes
+            for step in lane
+            if isinstance(step, Move)
+            for src in step.srcs
+            if src.space is Space.STAGE and src.rank == self.rank
+            for at in range(step.stop - step.start)
+        }
 
     def _bytes(self, start: int, stop: int) -> int:
         return int(self.layout.atom_sizes[start:stop].sum()) * self.itemsize
 
-    def _layout(self) -> Layout:
+    def _layout(self) -> PlanLayout:
         """Choose the largest tile that the schedule allows and staging holds."""
         plan, call = self.plan, self.call
-        shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
-        sizes = get_collective(plan.collective).symbol_sizes(
-            shape, np.asarray(call.counts, dtype=np.int64), self.itemsize
-        )
+        sizes = plan.symbol_sizes(call.counts, self.itemsize)
         units = max(plan.stage_units, default=0)
         tile_bytes = plan.schedule.tile_bytes
         while True:
@@ -284,12 +305,13 @@ class _Encoder:
 
     def _move(self, step: Move, index: int, start: int, stop: int) -> list[int]:
         nbytes, streaming = self._bytes(start, stop), 0
-        kernel = self.kernels[self._addition(step, streaming=False)]
-        if self._streams(step, nbytes):
-            streaming = self.kernels[self._addition(step, streaming=True)]
+        kernel = self.kernels[self._addition(step, streaming=())]
+        if past := self._streams(step, nbytes):
+            streaming = self.kernels[self._addition(step, streaming=past)]
         skip = start - step.start
+        handed = streaming and any(dst.space is Space.STAGE for dst in step.dsts)
         words = [int(Code.MOVE), kernel, streaming, nbytes]
-        words += [len(step.dsts), len(step.srcs), index]
+        words += [len(step.dsts), len(step.srcs), index, int(handed)]
         for loc in (*step.dsts, *step.srcs):
             words += self._operand(loc, skip)
         return words
@@ -298,12 +320,26 @@ class _Encoder:
         final = step.finish and dst.space is Space.OUTPUT
         return self.plan.num_members if final and self.call.op is Operator.AVG else 1
 
-    def _streams(self, step: Move, nbytes: int) -> bool:
-        """Return whether results are too large to stay in the cache."""
+    def _streams(self, step: Move, nbytes: int) -> tuple[bool, ...]:
+        """Return which destinations are written past the caches; () is none.
+
+        Results that are too large to stay there; and perhaps what another core reads
+        next: the interpreter finds out which is quicker.
+        """
         if any(dst.space is Space.STAGE for dst in step.dsts):
-            return False
-        everyone = len(step.dsts + step.srcs) * self.plan.num_ranks
-        return nbytes * everyone > self.memory.cache_bytes
+            handed = nbytes >= _HANDED_BYTES
+            past = tuple(handed and self._is_handed(dst) for dst in step.dsts)
+        else:
+            everyone = len(step.dsts + step.srcs) * self.plan.num_ranks
+            is_large = nbytes * everyone > self.memory.cache_bytes
+            past = (is_large,) * len(step.dsts)
+        return past if any(past) else ()
+
+    def _is_handed(self, dst: Loc) -> bool:
+        """Return whether others alone read what is stored at a place of staging."""
+        return dst.space is Space.STAGE and (
+            dst.rank != self.rank or dst.pos not in self.read_here
+        )
 
     def _operand(self, loc: Loc, skip: int) -> list[int]:
         """Return base, value and peer of one operand."""

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.compiler.plan import Plan, Signal, primitive
 from stretto.executors.cpu.words import Code, Header
-from stretto.plan import Plan, Signal, primitive
 from stretto.trace import EXPLAINED, NOBODY, STEP_KINDS
-
-__all__ = ["explained"]
 
 _FAR = {Code.PUT: "hop_put", Code.RAISE: "hop_signal"}
 
@@ -44,7 +42,7 @@ def _said(
     """Return an instruction's step, peer and bytes, as far as it says them."""
     match words[0]:
         case Code.MOVE:
-            ends = range(at + 8, at + 8 + 3 * (words[5] + words[6]), 3)
+            ends = range(at + 9, at + 9 + 3 * (words[5] + words[6]), 3)
             peers = {int(table[i + 2]) for i in ends} - {rank}
             peer = peers.pop() if len(peers) == 1 else NOBODY
             return words[7], peer, words[4]

@@ -7,28 +7,30 @@ Memory order. A packet's payload and fingerprint are stored before its epoch is
 released; a bulk signal is released after the stores it announces. Readers acquire.
 Every slot and flag has one writer. A credit releases too: free on x86, cheap on ARM.
 
+Handing over. What a core has written lies in its cache. Another core fetches it from
+there: at once where they share a cache, line by line where they do not, and then it is
+quicker to write past the caches. Nobody tells which cores those are, and virtual ones
+move; so whoever hands something over takes what was quicker by late, and at times tries
+the other.
+
 Sleep. A rank says that it sleeps, looks once more, and sleeps; a peer announces, and
 then looks whether it sleeps. Between the two, each has a full fence: one of them sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from numba import types
-
 from stretto.executors.cpu.shared.slab import PACKET_HEADER
 from stretto.executors.cpu.words import (
     FLAG,
     PRIVATE,
     Base,
+    Common,
     Header,
     Line,
-    SessionWord,
     Status,
 )
-from stretto.jit.atomics import call as jump
-from stretto.jit.atomics import (
+from stretto.fabric.jit.atomics import call as jump
+from stretto.fabric.jit.atomics import (
     call_kernel,
     compiled,
     fence,
@@ -37,7 +39,8 @@ from stretto.jit.atomics import (
     store,
     store_release,
 )
-from stretto.jit.builtins import DATA
+from stretto.fabric.jit.builtins import DATA
+from stretto.fabric.jit.libc import now_ns, read, write
 
 __all__ = [
     "arise",
@@ -52,36 +55,14 @@ __all__ = [
     "wait",
 ]
 
-_read: Callable[[int, int, int], int] = types.ExternalFunction(
-    "read", types.int64(types.int32, types.int64, types.int64)
-)
-_write: Callable[[int, int, int], int] = types.ExternalFunction(
-    "write", types.int64(types.int32, types.int64, types.int64)
-)
 
-# Plain integers: Numba freezes them into the code.
-_SESSION, _FINGERPRINT = 8 * Header.SESSION, 8 * Header.FINGERPRINT
-_TILE_BYTES, _TILE = 8 * Header.TILE_BYTES, 8 * Header.TILE
-_NUM_LANES, _LANES = 8 * Header.NUM_LANES, 8 * Header.LANES
-_SCRATCH = 8 * Header.SCRATCH
-_HAS_INPUT, _HAS_OUTPUT = 8 * Header.HAS_INPUT, 8 * Header.HAS_OUTPUT
-_SHARES_INPUT, _SHARES_OUTPUT = 8 * Header.SHARES_INPUT, 8 * Header.SHARES_OUTPUT
-_INPUT, _OUTPUT = 8 * Header.INPUT, 8 * Header.OUTPUT
-_INPUT_AT, _OUTPUT_AT = 8 * Header.INPUT_OFFSET, 8 * Header.OUTPUT_OFFSET
-_EPOCH, _CALL = 8 * SessionWord.EPOCH, 8 * SessionWord.CALL
-_HEAP, _HEAP_BYTES = 8 * SessionWord.HEAP, 8 * SessionWord.HEAP_BYTES
-_PRINT, _FROM_INPUT = 8 * Line.FINGERPRINT, 8 * Line.INPUT_OFFSET
-_FROM_OUTPUT = 8 * Line.OUTPUT_OFFSET
-_HOP, _HOP_PUT = 8 * SessionWord.HOP, 8 * SessionWord.HOP_PUT
-_HOP_SIGNAL = 8 * SessionWord.HOP_SIGNAL
-_CLOCK = 8 * SessionWord.CLOCK
-_ASLEEP, _WAKE = 8 * SessionWord.ASLEEP, 8 * SessionWord.WAKE
-_WAKERS = 8 * SessionWord.WAKERS
-_STAGE_BASE, _INPUT_BASE = int(Base.STAGE), int(Base.INPUT)
-_OUTPUT_BASE, _PACKET_BASE = int(Base.OUTPUT), int(Base.PACKET)
-_DONE, _WAITING, _MISMATCH, _UNREGISTERED, _ = (int(s) for s in Status)
-_OPERANDS, _WORDS = 64, 24
-_PAYLOAD, _UNREACHABLE = PACKET_HEADER, -2
+_OPERANDS, _WORDS = 72, 24
+_TRIED_EVERY = 64
+"""Once in so many times the way that was slower is tried again."""
+_RISE = 8
+"""A way may have become slower by that part of its time, each time it is taken: more
+was something else that ran."""
+_UNREACHABLE = -2
 
 
 @compiled("int64(int64,int64,int64,int64)")
@@ -89,47 +70,47 @@ def _offset(call: int, session: int, memory: int, shared: int) -> int:
     """Return a shared buffer's offset, or PRIVATE, or UNREACHABLE."""
     if not shared:
         return PRIVATE
-    at = memory - load(session + _HEAP)
-    return at if 0 <= at < load(session + _HEAP_BYTES) else _UNREACHABLE
+    at = memory - load(session + Common.HEAP.at)
+    return at if 0 <= at < load(session + Common.HEAP_BYTES.at) else _UNREACHABLE
 
 
 @compiled("void(int64)")
 def rewind(call: int) -> None:
     """Set every lane to its first instruction."""
-    lanes = load(call + _LANES)
-    for lane in range(load(call + _NUM_LANES)):
+    lanes = load(call + Header.LANES.at)
+    for lane in range(load(call + Header.NUM_LANES.at)):
         store(lanes + 16 * lane + 8, load(lanes + 16 * lane))
 
 
 @compiled("int64(int64,int64,int64)")
 def bind(call: int, x: int, out: int) -> int:
     """Bind the table to the caller's memory, and tell peers which call this is."""
-    session = load(call + _SESSION)
-    source = load(x + DATA) if load(call + _HAS_INPUT) else 0
-    target = load(out + DATA) if load(call + _HAS_OUTPUT) else 0
-    source_at = _offset(call, session, source, load(call + _SHARES_INPUT))
-    target_at = _offset(call, session, target, load(call + _SHARES_OUTPUT))
+    session = load(call + Header.SESSION.at)
+    source = load(x + DATA) if load(call + Header.HAS_INPUT.at) else 0
+    target = load(out + DATA) if load(call + Header.HAS_OUTPUT.at) else 0
+    source_at = _offset(call, session, source, load(call + Header.SHARES_INPUT.at))
+    target_at = _offset(call, session, target, load(call + Header.SHARES_OUTPUT.at))
     if source_at == _UNREACHABLE or target_at == _UNREACHABLE:
-        return _UNREGISTERED
-    store(call + _INPUT, source)
-    store(call + _OUTPUT, target)
-    store(call + _INPUT_AT, source_at)
-    store(call + _OUTPUT_AT, target_at)
-    store(call + _TILE, 0)
-    line = load(session + _CALL)
+        return Status.UNREGISTERED
+    store(call + Header.INPUT.at, source)
+    store(call + Header.OUTPUT.at, target)
+    store(call + Header.INPUT_OFFSET.at, source_at)
+    store(call + Header.OUTPUT_OFFSET.at, target_at)
+    store(call + Header.TILE.at, 0)
+    line = load(session + Common.CALL.at)
     store_release(line, 0)
-    store_release(line + _PRINT, load(call + _FINGERPRINT))
-    store(line + _FROM_INPUT, source_at)
-    store(line + _FROM_OUTPUT, target_at)
-    store_release(line, load(session + _EPOCH))
+    store_release(line + Line.FINGERPRINT.at, load(call + Header.FINGERPRINT.at))
+    store(line + Line.INPUT_OFFSET.at, source_at)
+    store(line + Line.OUTPUT_OFFSET.at, target_at)
+    store_release(line, load(session + Common.EPOCH.at))
     rewind(call)
-    return _DONE
+    return Status.DONE
 
 
 @compiled("void(int64,int64)")
 def _wake(session: int, peer: int) -> None:
     """Wake a peer on this host, if it sleeps, after something was announced to it."""
-    table = load(session + _WAKERS)
+    table = load(session + Common.WAKERS.at)
     if table == 0:
         return
     asleep = load(table + 16 * peer)
@@ -139,15 +120,15 @@ def _wake(session: int, peer: int) -> None:
     if load(asleep):
         store(asleep, 0)
         number = table + 16 * peer + 8
-        _write(load(number), number, 8)  # what is added does not matter
+        write(load(number), number, 8)  # what is added does not matter
 
 
 @compiled("int64(int64)")
 def lie_down(session: int) -> int:
     """Say that this rank sleeps; return whether it had said so when it last looked."""
-    if load(session + _WAKERS) == 0:
+    if load(session + Common.WAKERS.at) == 0:
         return 1
-    asleep = load(session + _ASLEEP)
+    asleep = load(session + Common.ASLEEP.at)
     said = load(asleep)
     store(asleep, 1)
     fence()
@@ -157,23 +138,23 @@ def lie_down(session: int) -> int:
 @compiled("void(int64)")
 def arise(session: int) -> None:
     """Say that this rank is awake, and forget who woke it."""
-    if load(session + _WAKERS):
-        asleep = load(session + _ASLEEP)
+    if load(session + Common.WAKERS.at):
+        asleep = load(session + Common.ASLEEP.at)
         store(asleep, 0)
-        _read(load(session + _WAKE), session + _CLOCK, 8)
+        read(load(session + Common.WAKE.at), session + Common.CLOCK.at, 8)
 
 
 @compiled("int64(int64,int64,int64,int64,int64)")
 def _operand(at: int, stage: int, source: int, target: int, packet: int) -> int:
     """Return an operand's address."""
     base, value = load(at), load(at + 8)
-    if base == _STAGE_BASE:
+    if base == Base.STAGE:
         return value + stage
-    if base == _INPUT_BASE:
+    if base == Base.INPUT:
         return value + source
-    if base == _OUTPUT_BASE:
+    if base == Base.OUTPUT:
         return value + target
-    return value + packet + _PAYLOAD
+    return value + packet + PACKET_HEADER
 
 
 @compiled("int64(int64,int64,int64,int64)")
@@ -181,14 +162,32 @@ def packets(call: int, at: int, packet: int, epoch: int) -> int:
     """Return whether a MOVE's packets are there: DONE, WAITING or MISMATCH."""
     srcs = at + _OPERANDS + _WORDS * load(at + 40)
     for _ in range(load(at + 48)):
-        if load(srcs) == _PACKET_BASE:
+        if load(srcs) == Base.PACKET:
             slot = load(srcs + 8) + packet
             if load_acquire(slot) != epoch:
-                return _WAITING
-            if load(slot + 8) != load(call + _FINGERPRINT):
-                return _MISMATCH
+                return Status.WAITING
+            if load(slot + 8) != load(call + Header.FINGERPRINT.at):
+                return Status.MISMATCH
         srcs += _WORDS
-    return _DONE
+    return Status.DONE
+
+
+@compiled("void(int64,int64,int64,int64)")
+def _hand_over(session: int, at: int, operands: int, nbytes: int) -> None:
+    """Run a MOVE's kernel, the quicker one of two, and learn what it took."""
+    turn = load(session + Common.HANDED.at) + 1
+    store(session + Common.HANDED.at, turn)
+    past = load(session + Common.PAST.at) ^ (turn % _TRIED_EVERY == 1)
+    clock = session + Common.CLOCK.at
+    began = now_ns(clock)
+    call_kernel(load(at + 16 + 8 * past), operands, nbytes)
+    took = (now_ns(clock) - began) * 4096 // nbytes
+    usual = load(session + Common.TOOK.at + 8 * past)
+    if usual:
+        took = min(took, usual + usual // _RISE + 1)
+    store(session + Common.TOOK.at + 8 * past, took)
+    within = load(session + Common.TOOK.at)
+    store(session + Common.PAST.at, load(session + Common.TOOK.at + 8) < within)
 
 
 @compiled("void(int64,int64,int64,int64,int64,int64,int64)")
@@ -196,15 +195,17 @@ def move(
     call: int, at: int, epoch: int, stage: int, source: int, target: int, packet: int
 ) -> None:
     """Run a MOVE's kernel, then announce the packets it wrote."""
-    scratch = load(call + _SCRATCH)
+    scratch = load(call + Header.SCRATCH.at)
     dsts, srcs = load(at + 40), load(at + 48)
     operand = at + _OPERANDS
     for i in range(dsts + srcs):
         store(scratch + 8 * i, _operand(operand, stage, source, target, packet))
         operand += _WORDS
-    tile_bytes = load(call + _TILE_BYTES)
-    nbytes = min(tile_bytes, load(at + 32) - load(call + _TILE) * tile_bytes)
-    if nbytes > 0:
+    tile_bytes = load(call + Header.TILE_BYTES.at)
+    nbytes = min(tile_bytes, load(at + 32) - load(call + Header.TILE.at) * tile_bytes)
+    if nbytes > 0 and load(at + 64):
+        _hand_over(load(call + Header.SESSION.at), at, scratch, nbytes)
+    elif nbytes > 0:
         kernel = load(at + 16)
         if load(at + 24):
             kernel = load(at + 24)
@@ -214,11 +215,13 @@ def move(
                         kernel = load(at + 16)  # in place: it is in the cache
         call_kernel(kernel, scratch, nbytes)
     for i in range(dsts):
-        if load(at + _OPERANDS + _WORDS * i) == _PACKET_BASE:
+        if load(at + _OPERANDS + _WORDS * i) == Base.PACKET:
             slot = load(at + _OPERANDS + _WORDS * i + 8) + packet
-            store(slot + 8, load(call + _FINGERPRINT))
+            store(slot + 8, load(call + Header.FINGERPRINT.at))
             store_release(slot, epoch)
-            _wake(load(call + _SESSION), load(at + _OPERANDS + _WORDS * i + 16))
+            _wake(
+                load(call + Header.SESSION.at), load(at + _OPERANDS + _WORDS * i + 16)
+            )
 
 
 @compiled("void(int64,int64,int64)")
@@ -226,11 +229,11 @@ def signal(call: int, at: int, epoch: int) -> None:
     """Raise a flag in a peer's memory."""
     flag = load(at + 16)
     side = flag + 8 + 24 * (epoch & 1)
-    store(side, load(call + _FINGERPRINT))
-    store(side + 8, load(call + _INPUT_AT))
-    store(side + 16, load(call + _OUTPUT_AT))
+    store(side, load(call + Header.FINGERPRINT.at))
+    store(side + 8, load(call + Header.INPUT_OFFSET.at))
+    store(side + 16, load(call + Header.OUTPUT_OFFSET.at))
     store_release(flag, (epoch << FLAG) + load(at + 24))
-    _wake(load(call + _SESSION), load(at + 32))
+    _wake(load(call + Header.SESSION.at), load(at + 32))
 
 
 @compiled("int64(int64,int64,int64)")
@@ -238,41 +241,43 @@ def wait(call: int, at: int, epoch: int) -> int:
     """Return whether a flag is up: DONE, WAITING or MISMATCH."""
     flag = load(at + 16)
     if load_acquire(flag) < (epoch << FLAG) + load(at + 24):
-        return _WAITING
+        return Status.WAITING
     side = flag + 8 + 24 * (epoch & 1)
-    same = load(side) == load(call + _FINGERPRINT)
-    if load(call + _SHARES_INPUT):
+    same = load(side) == load(call + Header.FINGERPRINT.at)
+    if load(call + Header.SHARES_INPUT.at):
         theirs = load(side + 8)
-        same &= (theirs == PRIVATE) | (theirs == load(call + _INPUT_AT))
-    if load(call + _SHARES_OUTPUT):
+        same &= (theirs == PRIVATE) | (theirs == load(call + Header.INPUT_OFFSET.at))
+    if load(call + Header.SHARES_OUTPUT.at):
         theirs = load(side + 16)
-        same &= (theirs == PRIVATE) | (theirs == load(call + _OUTPUT_AT))
-    return _DONE if same else _MISMATCH
+        same &= (theirs == PRIVATE) | (theirs == load(call + Header.OUTPUT_OFFSET.at))
+    return Status.DONE if same else Status.MISMATCH
 
 
 @compiled("int64(int64,int64,int64,int64,int64)")
 def put_far(call: int, at: int, stage: int, source: int, target: int) -> int:
     """Begin a put to another host: DONE, or WAITING for room."""
-    session = load(call + _SESSION)
-    tile_bytes = load(call + _TILE_BYTES)
-    nbytes = min(tile_bytes, load(at + 80) - load(call + _TILE) * tile_bytes)
+    session = load(call + Header.SESSION.at)
+    tile_bytes = load(call + Header.TILE_BYTES.at)
+    nbytes = min(tile_bytes, load(at + 80) - load(call + Header.TILE.at) * tile_bytes)
     if nbytes <= 0:
-        return _DONE
+        return Status.DONE
     store(at + 32, _operand(at + 56, stage, source, target, 0))
     store(at + 40, load(at + 72) + stage)
     store(at + 48, nbytes)
-    begun = jump(load(session + _HOP_PUT), load(session + _HOP), at + 16)
-    return _DONE if begun else _WAITING
+    hop = load(session + Common.HOP.at)
+    begun = jump(load(session + Common.HOP_PUT.at), hop, at + 16)
+    return Status.DONE if begun else Status.WAITING
 
 
 @compiled("int64(int64,int64,int64)")
 def raise_far(call: int, at: int, epoch: int) -> int:
     """Raise a flag on another host: DONE, or WAITING for room."""
-    session = load(call + _SESSION)
+    session = load(call + Header.SESSION.at)
     store(at + 40, (epoch << FLAG) + load(at + 80))
     store(at + 48, load(at + 32) + 8 + 24 * (epoch & 1))
-    store(at + 56, load(call + _FINGERPRINT))
-    store(at + 64, load(call + _INPUT_AT))
-    store(at + 72, load(call + _OUTPUT_AT))
-    begun = jump(load(session + _HOP_SIGNAL), load(session + _HOP), at + 16)
-    return _DONE if begun else _WAITING
+    store(at + 56, load(call + Header.FINGERPRINT.at))
+    store(at + 64, load(call + Header.INPUT_OFFSET.at))
+    store(at + 72, load(call + Header.OUTPUT_OFFSET.at))
+    hop = load(session + Common.HOP.at)
+    begun = jump(load(session + Common.HOP_SIGNAL.at), hop, at + 16)
+    return Status.DONE if begun else Status.WAITING

@@ -30,24 +30,13 @@ from stretto.executors.cpu.running.recording import (
     begin_call,
     begin_steps,
     end_call,
-    now_ns,
     write_step,
 )
 from stretto.executors.cpu.shared.slab import PACKET_REGION, STAGE_REGION
-from stretto.executors.cpu.words import Code, Header, SessionWord, Status
-from stretto.jit.atomics import call as jump
-from stretto.jit.atomics import (
-    compiled,
-    load,
-    pause,
-    sched_yield,
-    store,
-    store_release,
-    take,
-    thread_ident,
-    usleep,
-)
-from stretto.jit.builtins import (
+from stretto.executors.cpu.words import Code, Common, Header, Status
+from stretto.fabric.jit.atomics import call as jump
+from stretto.fabric.jit.atomics import compiled, load, pause, store, store_release, take
+from stretto.fabric.jit.builtins import (
     DATA,
     bad_argument,
     builtin,
@@ -59,35 +48,18 @@ from stretto.jit.builtins import (
     own,
     take_back,
 )
-from stretto.trace import rings
+from stretto.fabric.jit.libc import now_ns, sched_yield, thread_ident, usleep
+from stretto.trace.rings import RingWord
 
 __all__ = ["address", "launcher", "resume", "spin"]
 
-# Plain integers: Numba freezes them into the code.
-_SESSION, _TILES = 8 * Header.SESSION, 8 * Header.TILES
-_TILE_BYTES, _TILE = 8 * Header.TILE_BYTES, 8 * Header.TILE
-_NUM_LANES, _LANES = 8 * Header.NUM_LANES, 8 * Header.LANES
-_INPUT, _OUTPUT = 8 * Header.INPUT, 8 * Header.OUTPUT
-_SHORT = 8 * Header.SHORT
-_EPOCH = 8 * SessionWord.EPOCH
-_SPINS, _YIELDS = 8 * SessionWord.SPINS, 8 * SessionWord.YIELDS
-_SLEEPS, _SLEEP_US = 8 * SessionWord.SLEEPS, 8 * SessionWord.SLEEP_US
-_LONG, _BRIEF = 8 * SessionWord.LONG_SPINS, 8 * SessionWord.BRIEF_SPINS
-_MOST_YIELDS, _WARY = 8 * SessionWord.MOST_YIELDS, -1000
-_AWAY, _INSIDE = 8 * SessionWord.AWAY_NS, 8 * SessionWord.INSIDE
+_WARY = -1000
 _SWITCHED_NS, _TAKEN_NS = 2_000, 500_000
 """A yield that took longer let another process run; one that took much longer, another
 than a peer, who answers and waits again soon."""
 _MOST_HELD = 40
 """How often nothing may move before the GIL is given back: about a microsecond."""
 _FAR_NAP_US = 500
-_ASLEEP, _WAKERS = 8 * SessionWord.ASLEEP, 8 * SessionWord.WAKERS
-_MOVE, _SIGNAL, _WAIT, _END, _PUT, _RAISE = (int(c) for c in Code)
-_HOP, _HOP_BUSY = 8 * SessionWord.HOP, 8 * SessionWord.HOP_BUSY
-_HOP_PROGRESS, _HOP_WAIT = 8 * SessionWord.HOP_PROGRESS, 8 * SessionWord.HOP_WAIT
-_DONE, _WAITING, _MISMATCH, _UNREGISTERED, _BUSY = (int(s) for s in Status)
-_RING, _STEPS = 8 * SessionWord.RING, 8 * rings.RingWord.STEPS
-_BEGAN = 8 * rings.RingWord.BEGAN
 
 
 @compiled("int64(int64,int64,int64)", nogil=False)
@@ -116,15 +88,17 @@ def _learn(session: int, idle: int) -> None:
     Called when something moved at last. If that was right after a yield in which
     somebody else ran, for as long as an answer takes, it was the peer.
     """
-    yields, most = load(session + _YIELDS), load(session + _MOST_YIELDS)
+    yields = load(session + Common.YIELDS.at)
+    most = load(session + Common.MOST_YIELDS.at)
     if yields < most:  # the stranger may have gone
-        spun = idle <= load(session + _SPINS)
-        store(session + _YIELDS, min(yields + (1 if spun else 5), most))
-    away = load(session + _AWAY)
+        spun = idle <= load(session + Common.SPINS.at)
+        store(session + Common.YIELDS.at, min(yields + (1 if spun else 5), most))
+    away = load(session + Common.AWAY_NS.at)
     if away > 0:
-        store(session + _AWAY, 0)
+        store(session + Common.AWAY_NS.at, 0)
         here = _SWITCHED_NS < away < _TAKEN_NS
-        store(session + _SPINS, load(session + (_BRIEF if here else _LONG)))
+        spins = Common.BRIEF_SPINS.at if here else Common.LONG_SPINS.at
+        store(session + Common.SPINS.at, load(session + spins))
 
 
 @compiled("int64(int64,int64,int64)")
@@ -134,30 +108,32 @@ def _relax(session: int, idle: int, far: int) -> int:
     `far`: only for other hosts, whose word wakes who sleeps. Where peers of this host
     wake it, too, a rank looks once more after it has said that it sleeps.
     """
-    spins = load(session + _SPINS)
-    yields = spins + max(load(session + _YIELDS), 0)
+    spins = load(session + Common.SPINS.at)
+    yields = spins + max(load(session + Common.YIELDS.at), 0)
     if idle < spins:
         pause()
     elif idle < yields:
-        began = now_ns(session)
+        began = now_ns(session + Common.CLOCK.at)
         sched_yield()
-        away = now_ns(session) - began
-        store(session + _AWAY, away)
-        alone = load(session + _LONG) > load(session + _BRIEF)  # a core for each rank
+        away = now_ns(session + Common.CLOCK.at) - began
+        store(session + Common.AWAY_NS.at, away)
+        brief = load(session + Common.BRIEF_SPINS.at)  # a core for each rank?
+        alone = load(session + Common.LONG_SPINS.at) > brief
         if away > _TAKEN_NS and alone:  # a stranger: who sleeps is put before it
-            store(session + _YIELDS, _WARY)
+            store(session + Common.YIELDS.at, _WARY)
     else:
-        store(session + _AWAY, 0)
-        if load(session + _HOP):
+        store(session + Common.AWAY_NS.at, 0)
+        hop = load(session + Common.HOP.at)
+        if hop:
             if not lie_down(session):
                 return 0
-            far |= load(session + _WAKERS) != 0
-            hop_wait, nap_us = load(session + _HOP_WAIT), load(session + _SLEEP_US)
-            jump(hop_wait, load(session + _HOP), max(nap_us, far * _FAR_NAP_US))
+            far |= load(session + Common.WAKERS.at) != 0
+            nap_us = max(load(session + Common.SLEEP_US.at), far * _FAR_NAP_US)
+            jump(load(session + Common.HOP_WAIT.at), hop, nap_us)
             arise(session)
         else:
-            usleep(load(session + _SLEEP_US))
-    return idle >= yields + load(session + _SLEEPS)
+            usleep(load(session + Common.SLEEP_US.at))
+    return idle >= yields + load(session + Common.SLEEPS.at)
 
 
 @compiled("int64(int64,int64,int64,int64,int64,int64,int64)")
@@ -166,17 +142,17 @@ def _do(
 ) -> int:
     """Do an instruction, or find that it must wait: DONE, WAITING or MISMATCH."""
     code = load(at)
-    if code == _MOVE:
+    if code == Code.MOVE:
         status = packets(call, at, packet, epoch)
-        if status == _DONE:
+        if status == Status.DONE:
             move(call, at, epoch, stage, source, target, packet)
         return status
-    if code == _SIGNAL:
+    if code == Code.SIGNAL:
         signal(call, at, epoch)
-        return _DONE
-    if code == _WAIT:
+        return Status.DONE
+    if code == Code.WAIT:
         return wait(call, at, epoch)
-    if code == _PUT:
+    if code == Code.PUT:
         return put_far(call, at, stage, source, target)
     return raise_far(call, at, epoch)
 
@@ -184,8 +160,8 @@ def _do(
 @compiled("int64(int64,int64,int64)")
 def _drained(session: int, hop: int, idle: int) -> int:
     """Send what is left for other hosts; return 0 when that takes longer."""
-    while jump(load(session + _HOP_BUSY), hop, 0):
-        if jump(load(session + _HOP_PROGRESS), hop, 0) > 0:
+    while jump(load(session + Common.HOP_BUSY.at), hop, 0):
+        if jump(load(session + Common.HOP_PROGRESS.at), hop, 0) > 0:
             idle = 0
         idle += 1
         if _relax(session, idle, 1):
@@ -207,32 +183,33 @@ def _compiled_lane(with_steps: bool) -> Callable[[int, int], int]:
 
         Where it is stays in the table.
         """
-        session = load(call + _SESSION)
-        epoch = load(session + _EPOCH)
+        session = load(call + Header.SESSION.at)
+        epoch = load(session + Common.EPOCH.at)
         stage = STAGE_REGION * (epoch & 1)
         packet = PACKET_REGION * (epoch & 1)
-        along = load(call + _TILE) * load(call + _TILE_BYTES)
-        source = load(call + _INPUT) + along
-        target = load(call + _OUTPUT) + along
-        status, at = _DONE, load(lane + 8)
+        along = load(call + Header.TILE.at) * load(call + Header.TILE_BYTES.at)
+        source = load(call + Header.INPUT.at) + along
+        target = load(call + Header.OUTPUT.at) + along
+        status: int = Status.DONE
+        at = load(lane + 8)
         began = now = pending = 0
         if with_steps:
-            pending = load(session + _RING) + _BEGAN
-            pending += (lane - load(call + _LANES)) >> 1
-            began, now = load(pending), now_ns(session)
+            pending = load(session + Common.RING.at) + RingWord.BEGAN.at
+            pending += (lane - load(call + Header.LANES.at)) >> 1
+            began, now = load(pending), now_ns(session + Common.CLOCK.at)
             if not began:
                 began = now
-        while load(at) != _END:
+        while load(at) != Code.END:
             status = _do(call, at, epoch, stage, source, target, packet)
-            if status != _DONE:
+            if status != Status.DONE:
                 break
             if with_steps:  # it was there when we looked, at `now`
-                end = now_ns(session)
+                end = now_ns(session + Common.CLOCK.at)
                 write_step(call, at, lane, began, now, end)
                 began = now = end
             at = load(at + 8)
         if with_steps:
-            store(pending, began if status != _DONE else 0)
+            store(pending, began if status != Status.DONE else 0)
         store(lane + 8, at)
         return status
 
@@ -252,46 +229,48 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
         `idle` is how often nothing has moved so far; `most` how often at most before
         the caller is to see to something, or 0.
         """
-        session = load(call + _SESSION)
-        lanes, num_lanes = load(call + _LANES), load(call + _NUM_LANES)
-        tiles, hop = load(call + _TILES), load(session + _HOP)
-        while load(call + _TILE) < tiles:
+        session = load(call + Header.SESSION.at)
+        lanes = load(call + Header.LANES.at)
+        num_lanes = load(call + Header.NUM_LANES.at)
+        tiles, hop = load(call + Header.TILES.at), load(session + Common.HOP.at)
+        while load(call + Header.TILE.at) < tiles:
             waiting = moved = False
             far = 1
             for lane in range(lanes, lanes + 16 * num_lanes, 16):
                 before = load(lane + 8)
                 status = lane_of(call, lane)
-                if status == _MISMATCH:
-                    return _MISMATCH
-                if status == _WAITING:
+                if status == Status.MISMATCH:
+                    return Status.MISMATCH
+                if status == Status.WAITING:
                     waiting = True
                     at = load(lane + 8)
-                    far &= (load(at) == _WAIT) & load(at + 48)
+                    far &= (load(at) == Code.WAIT) & load(at + 48)
                 moved |= load(lane + 8) != before
             if waiting and hop:
-                moved |= jump(load(session + _HOP_PROGRESS), hop, 0) > 0
+                moved |= jump(load(session + Common.HOP_PROGRESS.at), hop, 0) > 0
             if moved:
                 if idle > 0:
                     _learn(session, idle)
-                    if load(session + _WAKERS):
-                        store(load(session + _ASLEEP), 0)
+                    if load(session + Common.WAKERS.at):
+                        store(load(session + Common.ASLEEP.at), 0)
                 idle = 0
             if waiting:
                 idle += 1
                 if idle == most:
-                    return _WAITING
+                    return Status.WAITING
                 if _relax(session, idle, far):
-                    return _WAITING
+                    return Status.WAITING
             else:
-                store(session + _EPOCH, load(session + _EPOCH) + 1)
-                store(call + _TILE, load(call + _TILE) + 1)
+                epoch = load(session + Common.EPOCH.at)
+                store(session + Common.EPOCH.at, epoch + 1)
+                store(call + Header.TILE.at, load(call + Header.TILE.at) + 1)
                 rewind(call)
         if hop and not _drained(session, hop, idle):
-            return _WAITING  # sources are the caller's again when they are sent
-        if load(session + _RING):
+            return Status.WAITING  # sources are the caller's again when they are sent
+        if load(session + Common.RING.at):
             end_call(session)
-        store_release(session + _INSIDE, 0)
-        return _DONE
+        store_release(session + Common.INSIDE.at, 0)
+        return Status.DONE
 
     make = compiled("int64(int64,int64,int64)")
     done: Callable[[int, int, int], int] = make(_named(walk, with_steps))
@@ -305,8 +284,8 @@ _writing = _compiled_walk(with_steps=True)
 @compiled("int64(int64,int64,int64)")
 def _walk(call: int, idle: int, most: int) -> int:
     """Walk a call, in the variant that is wanted now."""
-    ring = load(load(call + _SESSION) + _RING)
-    if ring and load(ring + _STEPS):
+    ring = load(load(call + Header.SESSION.at) + Common.RING.at)
+    if ring and load(ring + RingWord.STEPS.at):
         return _writing(call, idle, most)
     return _plain(call, idle, most)
 
@@ -314,25 +293,25 @@ def _walk(call: int, idle: int, most: int) -> int:
 @compiled("int64(int64,int64,int64)")
 def _begin(call: int, x: int, out: int) -> int:
     """Begin a call on two arrays, given by id(); one thread is inside to its end."""
-    session = load(call + _SESSION)
-    if not take(session + _INSIDE, thread_ident()):
-        return _BUSY
-    if bind(call, x, out) != _DONE:
-        store_release(session + _INSIDE, 0)
-        return _UNREGISTERED
-    ring = load(session + _RING)
+    session = load(call + Header.SESSION.at)
+    if not take(session + Common.INSIDE.at, thread_ident()):
+        return Status.BUSY
+    if bind(call, x, out) != Status.DONE:
+        store_release(session + Common.INSIDE.at, 0)
+        return Status.UNREGISTERED
+    ring = load(session + Common.RING.at)
     if ring:
         begin_call(session, call)
-        if load(ring + _STEPS):
+        if load(ring + RingWord.STEPS.at):
             begin_steps(ring)
-    return _DONE
+    return Status.DONE
 
 
 @compiled("int64(int64)")
 def resume(call: int) -> int:
     """Go on with a call that returned WAITING; return a `Status`."""
-    session = load(call + _SESSION)
-    idle = load(session + _SPINS) + max(load(session + _YIELDS), 0)
+    session = load(call + Header.SESSION.at)
+    idle = load(session + Common.SPINS.at) + max(load(session + Common.YIELDS.at), 0)
     return _walk(call, idle, 0)
 
 
@@ -347,17 +326,17 @@ def _launch(held: int, given: int, count: int) -> int:
         return 0
     call = load(held_item(held, 0) + DATA)
     status = _begin(call, load(given), load(given + 8))
-    if status == _DONE:
-        session = load(call + _SESSION)
-        idle, status = 0, _WAITING
-        if load(call + _SHORT) and not load(session + _HOP):
-            idle = min(load(session + _SPINS), _MOST_HELD)
+    if status == Status.DONE:
+        session = load(call + Header.SESSION.at)
+        idle, status = 0, Status.WAITING
+        if load(call + Header.SHORT.at) and not load(session + Common.HOP.at):
+            idle = min(load(session + Common.SPINS.at), _MOST_HELD)
             status = _walk(call, 0, idle)
-        if status == _WAITING:
+        if status == Status.WAITING:
             thread = let_go()
             status = _walk(call, idle, 0)
             take_back(thread)
-    if status == _DONE:
+    if status == Status.DONE:
         nothing = held_item(held, 2)
         own(nothing)
         return nothing

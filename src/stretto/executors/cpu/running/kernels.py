@@ -3,7 +3,8 @@
 A kernel is `void kernel(int64 *operands, int64 nbytes)`: operands are the addresses of
 the destinations, then of the sources. All sources of a vector are loaded before any
 destination of it is stored, so a destination may be one of the sources. Addresses need
-no alignment. A streaming kernel writes past the caches, for results too large for them.
+no alignment. A streaming kernel writes some destinations past the caches: results too
+large for them, and what another core reads next.
 
 Kernels are made as LLVM code directly: already in vectors, so it takes milliseconds and
 no optimiser, and does not depend on whether one can prove that operands do not overlap.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +24,9 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 
 from stretto import caches
-from stretto.collectives import Operator
 from stretto.executors.cpu.running import elements
 from stretto.executors.cpu.running.elements import Element, element
-
-__all__ = ["Kernel", "address_of", "supports", "vector_bytes"]
+from stretto.program.elements import Operator
 
 _I64 = ir.IntType(64)
 _ENGINES: list[Any] = []
@@ -42,7 +42,8 @@ class Kernel:
     num_srcs: int
     divide: tuple[int, ...]
     """For every destination, by what it gets the result divided, or 1."""
-    streaming: bool = False
+    streaming: tuple[bool, ...] = ()
+    """For every destination, whether it is written past the caches; none: none is."""
 
 
 @functools.cache
@@ -159,12 +160,14 @@ class _Builder:
         ]
         total = self.body.combine(self.at, self.kernel.op, parts, width)
         finished: dict[int, Any] = {1: total}
-        for dst, by in zip(self.dsts, self.kernel.divide, strict=True):
+        said = self.kernel.streaming or (False,) * len(self.dsts)
+        for dst, by, past_it in zip(self.dsts, self.kernel.divide, said, strict=True):
             if by not in finished:
                 finished[by] = self.body.divide(self.at, total, by, width)
-            align = width * self.body.size if streaming else 1
+            past = streaming and past_it
+            align = width * self.body.size if past else 1
             put = self.at.store(finished[by], self._address(dst, here, stored), align)
-            if streaming:
+            if past:
                 put.set_metadata("nontemporal", self.nontemporal)
 
     def stream(self, width: int) -> Any:
@@ -173,10 +176,11 @@ class _Builder:
         Streaming stores must be aligned, so destinations must be so together.
         """
         align = vector_bytes()
-        skew = self.at.and_(self.dsts[0], _I64(align - 1))
+        first, *others = itertools.compress(self.dsts, self.kernel.streaming)
+        skew = self.at.and_(first, _I64(align - 1))
         apart = self.at.urem(skew, _I64(self.body.size))
-        for dst in self.dsts[1:]:
-            differ = self.at.and_(self.at.xor(dst, self.dsts[0]), _I64(align - 1))
+        for dst in others:
+            differ = self.at.and_(self.at.xor(dst, first), _I64(align - 1))
             apart = self.at.or_(apart, differ)
         aligned = self.at.icmp_unsigned("==", apart, _I64(0))
         limit = self.at.select(aligned, self.nbytes, _I64(0))
@@ -194,7 +198,7 @@ def _module(kernel: Kernel) -> Any:
     )
     writer = _Builder(kernel, body)
     vector = max(1, vector_bytes() // body.wide_size)
-    at: Any = writer.stream(vector) if kernel.streaming else _I64(0)
+    at: Any = writer.stream(vector) if any(kernel.streaming) else _I64(0)
     unroll = body.unroll(kernel.num_srcs)
     width = vector * unroll
     while width:

@@ -1,35 +1,36 @@
 """Registered memory: `comm.empty()`, at the same offset on every rank.
 
-Allocation is collective, so that every rank does the same to its own heap: first fit,
-and growth by one more file. Arrays die whenever Python likes, on each rank at another
-time; a block is used again once all ranks have said that theirs is dead.
+Every rank does the same to its own heap, which grows by one more file. What is used and
+what is free there, say `fabric.region.GroupRegions`.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, SharedMemoryError
-from stretto.executors import Group, hosts_of, unlike
-from stretto.executors.cpu.shared.memory import (
+from stretto.executors import Group, hosts_of
+from stretto.fabric.memory import (
+    PAGE,
     Nowhere,
     Reservation,
     Span,
     create_file,
     prefault,
 )
+from stretto.fabric.region import GroupRegions
 
 __all__ = ["Heap"]
 
 _LARGEST, _SMALLEST = 1 << 36, 1 << 28
 _GROWTH = 1 << 21
-_SMALL_ALIGN, _ALIGN = 128, 4096
+_GRAIN = 128
 
 
 class Heap:
@@ -39,16 +40,96 @@ class Heap:
     """
 
     def __init__(self, group: Group) -> None:
-        """Reserve addresses for every rank."""
+        """Have none yet; `renew` reserves addresses for every rank."""
         self._group = group
-        hosts = hosts_of(group)
-        self._here = [host == hosts[group.rank] for host in hosts]
-        self.ranks = tuple(_reserve() if here else Nowhere() for here in self._here)
-        self._mine = self.ranks[group.rank]
-        self._free: list[tuple[int, int]] = []
-        """Offset and size of what nobody uses, in order."""
-        self._live: dict[int, int] = {}
-        self._dead: set[int] = set()
+        self._here: list[bool] = []
+        self.ranks: tuple[Reservation | Nowhere, ...] = ()
+        self._mine: Reservation | Nowhere = Nowhere()
+        self._regions = GroupRegions(_GRAIN, PAGE)
+        self._sizes: list[int] = []
+        self._files: list[int] = []
+        """Files of mine, where newcomers are to be given them; and their sizes."""
+        self._arrays: dict[int, tuple[list[int], str]] = {}
+        """By the epochs of regions: shape and type of the array."""
+        self.inherited: list[NDArray[Any]] = []
+        """Of a rank that came late: what the others had. It is never given back."""
+
+    def said(self) -> dict[str, Any]:
+        """Return what others are to know of it."""
+        account = self._regions.account()
+        arrays = [[e, *self._arrays[e]] for e, *_ in account["live"]]
+        return {"sizes": self._sizes, "regions": account, "arrays": arrays}
+
+    def renew(
+        self, kept: Sequence[int | None], said: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Map what the group's new ranks have (collective where there is anything)."""
+        kept = [None if said[r]["new"] else was for r, was in enumerate(kept)]
+        hosts, me = hosts_of(self._group), self._group.rank
+        here_now = [host == hosts[me] for host in hosts]
+        old, going = self.ranks, [r for r in range(len(self.ranks)) if r not in kept]
+        found: list[Reservation | Nowhere] = []
+        for rank, (was, here) in enumerate(zip(kept, here_now, strict=True)):
+            if was is not None:
+                found.append(old[was])
+            elif rank in going and here and isinstance(old[rank], Reservation):
+                old[rank].used = 0  # mapped anew in place, from the start
+                found.append(old[rank])
+            else:
+                found.append(_reserve() if here else Nowhere())
+        first = next((one for one in said if not one["new"]), said[me])
+        for rank, one in enumerate(said):
+            if (one["sizes"] or not one["new"]) and _layout(one) != _layout(first):
+                raise CallError(
+                    f"registered memory of rank {rank} is {_spelt(one)}, that of "
+                    f"others is {_spelt(first)}; want comm.empty() in the same order "
+                    "on all, or arrays of comm.inherited"
+                )
+        if first["sizes"]:
+            known = zip(kept, here_now, strict=True)
+            self._map_all(first, found, [was is None and here for was, here in known])
+        self.ranks, self._mine, self._here = tuple(found), found[me], here_now
+
+    def _map_all(
+        self,
+        first: Mapping[str, Any],
+        ranks: Sequence[Reservation | Nowhere],
+        new: Sequence[bool],
+    ) -> None:
+        """Map the files of who is new to this rank (collective)."""
+        mine = ranks[self._group.rank]
+        if not self._sizes:
+            self._sizes = list(first["sizes"])
+            self._files = [create_file(size) for size in self._sizes]
+            self._regions.take_over(first["regions"])
+            self._arrays = {e: (shape, of) for e, shape, of in first["arrays"]}
+            self._append(mine, self._files)
+            self._mine = mine
+            where = {e: at for e, at, _ in first["regions"]["live"]}
+            self.inherited = [
+                self._array(e, where[e], shape, np.dtype(of))
+                for e, (shape, of) in self._arrays.items()
+            ]
+        everybody = self._group.exchange({"heap": len(self._files)}, self._files)
+        try:
+            for rank, (_, theirs) in enumerate(everybody):
+                if new[rank] and rank != self._group.rank:
+                    self._append(ranks[rank], theirs)
+        finally:
+            came = {each for _, theirs in everybody for each in theirs}
+            for each in came - set(self._files):
+                os.close(each)
+
+    def _append(self, where: Reservation | Nowhere, files: Sequence[int]) -> None:
+        for fd, size in zip(files, self._sizes, strict=True):
+            where.append(fd, size)
+            prefault(where.address + where.used - size, size)
+
+    def close(self) -> None:
+        """Give descriptors back; arrays keep what they lie in."""
+        files, self._files = self._files, []
+        for fd in files:
+            os.close(fd)
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -68,33 +149,25 @@ class Heap:
         `name` is what the caller calls the type, which may be stored as another.
         """
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        dead = sorted(self._dead)
         what = f"{tuple(int(n) for n in shape)} {name or dtype.name}, cpu"
-        said = self._group.exchange({"empty": what, "dead": dead})
-        if wrong := unlike([payload.get("empty", "") for payload, _ in said]):
+        said = self._group.exchange(self._regions.ask(what))
+        if wrong := self._regions.hear([payload for payload, _ in said]):
             raise self._group.fail((), "comm.empty", mismatch=wrong)
-        everywhere = set.intersection(*(set(p["dead"]) for p, _ in said))
-        for offset in sorted(everywhere):
-            self._dead.remove(offset)
-            self._release(offset, self._live.pop(offset))
-        offset = self._take(nbytes)
-        block = Span(self._mine.address + offset, nbytes, self._mine)
-        weakref.finalize(block, self._dead.add, offset)
-        return np.asarray(block).view(dtype).reshape(tuple(shape))
+        region = self._regions.begin(nbytes)
+        if region is None:
+            self._grow(self._regions.size_of(nbytes))
+            region = self._regions.begin(nbytes)
+            assert region is not None, "the heap has just grown by this much"
+        self._arrays[region.epoch] = list(map(int, shape)), dtype.str
+        return self._array(region.epoch, region.offset, shape, dtype)
 
-    def _take(self, nbytes: int) -> int:
-        align = _ALIGN if nbytes >= _ALIGN else _SMALL_ALIGN
-        need = max(-(-nbytes // align), 1) * align
-        while True:
-            for index, (start, size) in enumerate(self._free):
-                offset = -(-start // align) * align
-                if offset + need <= start + size:
-                    left = (start, offset - start)
-                    right = (offset + need, start + size - offset - need)
-                    self._free[index : index + 1] = [p for p in (left, right) if p[1]]
-                    self._live[offset] = need
-                    return offset
-            self._grow(need)
+    def _array(
+        self, epoch: int, offset: int, shape: Sequence[int], dtype: np.dtype[Any]
+    ) -> NDArray[Any]:
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        block = Span(self._mine.address + offset, nbytes, self._mine)
+        weakref.finalize(block, self._regions.withdraw, epoch)
+        return np.asarray(block).view(dtype).reshape(tuple(shape))
 
     def _grow(self, nbytes: int) -> None:
         size = -(-nbytes // _GROWTH) * _GROWTH
@@ -123,21 +196,16 @@ class Heap:
                     continue
                 fd = mine[0] if rank == self._group.rank else theirs[0]
                 self.ranks[rank].append(fd, size)
+            self._sizes.append(size)
+            if self._group.most_ranks:
+                self._files.append(mine[0])
+                fds.discard(mine[0])
         finally:
             for each in fds:
                 os.close(each)
         for heap in self.ranks if all(self._here) else (self._mine,):
             prefault(heap.address + start, size)
-        self._release(start, size)
-
-    def _release(self, offset: int, size: int) -> None:
-        pieces = sorted([*self._free, (offset, size)])
-        self._free = []
-        for start, length in pieces:
-            if self._free and sum(self._free[-1]) == start:
-                self._free[-1] = (self._free[-1][0], self._free[-1][1] + length)
-            else:
-                self._free.append((start, length))
+        self._regions.give(start, size)
 
 
 def _reserve() -> Reservation:
@@ -150,3 +218,14 @@ def _reserve() -> Reservation:
             if size <= _SMALLEST:
                 raise
             size //= 4
+
+
+def _spelt(said: Mapping[str, Any]) -> str:
+    """Return what is said of a heap, for people."""
+    arrays = [f"{tuple(shape)} {of}" for _, shape, of in said["arrays"]]
+    return ", ".join(arrays) or "empty"
+
+
+def _layout(said: Mapping[str, Any]) -> list[Any]:
+    """Return what must be alike on all ranks."""
+    return [said["sizes"], said["regions"], said["arrays"]]

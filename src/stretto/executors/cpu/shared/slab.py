@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.executors.cpu.shared.memory import Mapping
+from stretto.fabric.memory import Mapping
 
 __all__ = [
     "ABI",
@@ -147,8 +147,9 @@ class Slab:
         self._head[first] = number
 
     def begin(self) -> None:
-        """Say that there has been no call."""
+        """Say that there has been no call, and no exchange."""
         self._head[CALL // 8] = NEVER
+        self._head[EXCHANGE // 8] = 0
 
     def register(self, fingerprint: int, text: str) -> None:
         """Let peers read what one of my fingerprints means."""

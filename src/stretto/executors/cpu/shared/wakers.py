@@ -7,39 +7,16 @@ peers here write once they have announced something and see that it sleeps.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import threading
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.executors.cpu.shared.slab import ASLEEP, Slab
-from stretto.executors.cpu.words import SessionWord
+from stretto.executors.cpu.words import Common
 
-__all__ = ["Wakers", "wake"]
-
-
-_FENCE = threading.Lock()
-
-
-def wake(table: int, peer: int) -> None:
-    """Wake a peer on this host, if it sleeps, after something was announced to it.
-
-    `table`: the address of such a table, or 0. Compiled code has its own of this.
-    """
-    asleep = _word(table + 16 * peer).value if table else 0
-    if not asleep:
-        return
-    _FENCE.acquire()  # an atomic of the C library: a full fence
-    _FENCE.release()
-    if _word(asleep).value:
-        _word(asleep).value = 0
-        os.eventfd_write(_word(table + 16 * peer + 8).value, 1)
-
-
-_word = ctypes.c_int64.from_address
+__all__ = ["Wakers"]
 
 
 class Wakers:
@@ -75,9 +52,9 @@ class Wakers:
                 self._peers.append(os.dup(numbers[peer]))
                 table[peer] = slab.address + ASLEEP, self._peers[-1]
         self._table = table
-        words[SessionWord.ASLEEP] = slabs[rank].address + ASLEEP
-        words[SessionWord.WAKE] = self.number
-        words[SessionWord.WAKERS] = table.ctypes.data
+        words[Common.ASLEEP] = slabs[rank].address + ASLEEP
+        words[Common.WAKE] = self.number
+        words[Common.WAKERS] = table.ctypes.data
 
     def close(self) -> None:
         """Close the descriptors; nobody is woken after that."""

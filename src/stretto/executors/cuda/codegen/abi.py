@@ -1,4 +1,4 @@
-"""What the host and a generated kernel agree on: one file, tested against the C side.
+"""What the host and a generated kernel agree on; `words` has the layouts.
 
 **Control memory**, one region per rank, at one offset of everybody's slab, zeroed
 before anybody's kernel runs. Peers write to it; everything only ever counts upwards.
@@ -9,8 +9,8 @@ before anybody's kernel runs. Peers write to it; everything only ever counts upw
     requests   two words, own: what hosts were asked for, and what of it they had taken
     epochs     [MAX_WORKERS] words, own: epochs so far; the kernel advances it
     flags      [MAX_BLOCKS][lane to][lane from][MAX_RANKS] words: signals
-    board      [MAX_BLOCKS][4][BOARD] vectors, own: sums of blocks that share rows
-    escapes    [num_ranks][ESCAPES] words: packets whose data look like no data
+    sums       [MAX_BLOCKS][4][BOARD] vectors, own: sums of blocks that share rows
+    escaped    [num_ranks][ESCAPES] words: packets whose data look like no data
 
 **Epochs.** Every launch of whatever plan advances all epoch words by its `tiles`, so
 that all blocks of all ranks count alike, and memory may be laid out anew by every
@@ -43,128 +43,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.compiler.plan import Move, Plan, PlanLayout, Space
 from stretto.errors import PlanError
-from stretto.plan import Layout, Move, Plan, Space
-
-__all__ = [
-    "AWAITED",
-    "BOARD",
-    "CLERK",
-    "CONTROL",
-    "ESCAPES",
-    "KINDS",
-    "MAX_BLOCKS",
-    "MAX_LANES",
-    "MAX_RANKS",
-    "MAX_THREADS",
-    "MAX_WORKERS",
-    "PARAMS",
-    "RECORD",
-    "Footprint",
-    "Kernel",
-    "control_bytes",
-    "fingerprint",
-    "flag_offset",
-    "footprint",
-    "mixed",
-    "pack",
-]
-
-MAX_RANKS = 16
-MAX_BLOCKS = 256
-MAX_LANES = 4
-MAX_WORKERS = MAX_BLOCKS * MAX_LANES
-"""Thread blocks of one launch and rank: worker = block * lanes + lane."""
-CLERK = 32
-"""Threads a block has beside the plan's: a warp that keeps roll, deadline, epochs."""
-MAX_THREADS = 1024 - CLERK
-ESCAPES = 1 << 17
-"""The most threads a plan with packets may have in one rank, clerks left out."""
-BOARD = 64
-"""Sums of 32 cells that a block tells those it shares rows with, at a time."""
-
-CONTROL: dict[str, int] = {
-    "broken": 0,
-    "roll": 128,
-    "launches": 384,
-    "requests": 448,
-    "epochs": 512,
-    "flags": 512 + 8 * MAX_WORKERS,
-    "board": 512 + 8 * MAX_WORKERS + 8 * MAX_BLOCKS * MAX_LANES**2 * MAX_RANKS,
-}
-CONTROL["escapes"] = CONTROL["board"] + 16 * 4 * BOARD * MAX_BLOCKS
-"""Byte offsets in control memory."""
-
-PARAMS = np.dtype(
-    [
-        ("input", "<u8", MAX_RANKS),
-        ("output", "<u8", MAX_RANKS),
-        ("stage", "<u8", MAX_RANKS),
-        ("packets", "<u8", MAX_RANKS),
-        ("control", "<u8", MAX_RANKS),
-        ("record", "<u8"),
-        ("deadline_ns", "<u8"),
-        ("tile", "<u8"),
-        ("tiles", "<u4"),
-        ("fingerprint", "<u4"),
-        ("stage_unit", "<u8"),
-        ("packet_unit", "<u8"),
-        ("stage_half", "<u8"),
-        ("packet_half", "<u8"),
-        ("far", "<u8"),
-        ("inbox", "<u8"),
-        ("ring", "<u8"),
-    ]
+from stretto.executors.cuda.words import (
+    CONTROL,
+    ESCAPES,
+    MAX_LANES,
+    MAX_RANKS,
+    PARAMS,
 )
-"""One rank's parameters. Bases are addresses as *this* rank maps them, by rank.
-
-`input` and `output` of peers matter to zero-copy plans alone. `stage` and `packets` are
-each rank's first half; the second begins `stage_half` (`packet_half`) bytes later.
-Of a rank on another host `control` is 0 and `stage` the mirror of its staging. It
-writes to our `far` what others write into `control`, and to our `inbox` what they put
-into `stage`; both are pinned memory, and so is the `ring` of requests to it (ring.cuh).
-`record` is host memory that the device writes; `tile`, `tiles` and the units of staging
-are the layout's.
-"""
-
-RECORD = np.dtype(
-    [
-        ("state", "<u4"),  # 0 nothing, 1 being written, 2 complete
-        ("kind", "<u4"),  # index into KINDS
-        ("rank", "<i4"),
-        ("block", "<i4"),
-        ("lane", "<i4"),
-        ("thread", "<i4"),
-        ("step", "<i4"),  # index in the lane's steps; -1: entering the launch;
-        # "counts": which count, or -1: the input's sum, -2: the output's
-        ("peer", "<i4"),  # whom it waited for; -1: nobody by name
-        ("absent", "<u4"),  # bit q: rank q has not entered this launch
-        ("differ", "<u4"),  # bit q: rank q entered it with another fingerprint
-        ("fingerprint", "<u4"),  # of the call that gave up: the host names its plan
-        ("channel", "<u4"),  # index into AWAITED; 0: a step of a plan
-        ("epoch", "<u8"),
-        ("got", "<u8"),  # the flag's value, the peer's fingerprint or broken word
-        ("want", "<u8"),
-        ("launch", "<u8"),
-        ("leave", "<u8"),  # the host writes: not 0 once everybody is to give up
-    ]
-)
-"""What the first thread to give up writes, once, in host memory."""
-
-KINDS = ("none", "timeout", "mismatch", "told", "counts")
-"""Why a rank gave up; `told`: rank `peer` gave up first, `absent` is what it saw, bits
-48 to 55 of `got` its kind; `counts`: counts on the device, of rank `peer`, are more
-than there is room for."""
-
-AWAITED = (
-    "",
-    "a signal",
-    "a packet",
-    "a signal of its copy engine",
-    "our own copies to it",
-    "room in the ring of requests, which the proxy thread empties",
-)
-"""What a channel waited for (waiting.cuh: Awaited)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +93,7 @@ class Footprint:
     packets: int
 
 
-def footprint(plan: Plan, where: Layout, rank: int) -> Footprint:
+def footprint(plan: Plan, where: PlanLayout, rank: int) -> Footprint:
     """Return the staging that a plan needs on a rank."""
     spaces = {
         (loc.rank, loc.packets)
@@ -224,19 +111,13 @@ def footprint(plan: Plan, where: Layout, rank: int) -> Footprint:
 
 def control_bytes(num_ranks: int) -> int:
     """Return the size of a rank's control memory."""
-    return CONTROL["escapes"] + 8 * num_ranks * ESCAPES
+    return CONTROL["escaped"] + 8 * num_ranks * ESCAPES
 
 
 def flag_offset(block: int, lane: int, peer: int, peer_lane: int) -> int:
     """Return where in control memory a peer's lane signals to a block's lane."""
     index = (block * MAX_LANES + lane) * MAX_LANES + peer_lane
     return CONTROL["flags"] + 8 * (index * MAX_RANKS + peer)
-
-
-def fingerprint(plan: Plan, dtype: str, op: str, counts: Sequence[int]) -> int:
-    """Return 32 bits that calls of one kind share; not 0."""
-    text = f"{plan.digest} {dtype} {op} {tuple(int(c) for c in counts)}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") or 1
 
 
 def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
@@ -250,7 +131,7 @@ def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
 
 def pack(
     kernel: Kernel,
-    where: Layout,
+    where: PlanLayout,
     fields: Mapping[str, Any],
     extra: Sequence[int] = (),
 ) -> NDArray[np.uint8]:
@@ -275,7 +156,7 @@ def pack(
     return np.concatenate([head.view(np.uint8), table.view(np.uint8)])
 
 
-def _word(entry: tuple[str, int, int], where: Layout, extra: Sequence[int]) -> int:
+def _word(entry: tuple[str, int, int], where: PlanLayout, extra: Sequence[int]) -> int:
     kind, first, second = entry
     match kind:
         case "size":

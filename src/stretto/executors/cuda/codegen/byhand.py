@@ -7,15 +7,11 @@ So everything that launches, captures, explains and tests a plan's kernel serves
 
 from __future__ import annotations
 
-from stretto import collectives
-from stretto.collectives import Operator
+from stretto.compiler.plan import Handwritten, Plan
 from stretto.errors import PlanError
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.elements import element
-from stretto.lang import Handwritten
-from stretto.plan import Plan
-
-__all__ = ["hand_kernel", "hand_threads"]
+from stretto.program.elements import Operator
 
 
 def hand_kernel(
@@ -23,8 +19,7 @@ def hand_kernel(
 ) -> Kernel:
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch."""
     ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
-    kind = collectives.get(plan.collective)
-    names = element(dtype, op, reduces=kind.reduces)
+    names = element(dtype, op, reduces=plan.kind.reduces)
     blocks, threads = plan.schedule.blocks, hand_threads(plan)
     lines = [
         f"// {plan.name}, written by hand; {plan.num_ranks} ranks",

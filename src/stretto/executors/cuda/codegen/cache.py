@@ -6,8 +6,6 @@ from pathlib import Path
 
 from stretto import caches
 
-__all__ = ["folder", "load", "store"]
-
 
 def folder() -> Path:
     """Return where kernels are kept; `STRETTO_CACHE_DIR` moves it."""

@@ -20,16 +20,6 @@ from stretto.errors import MissingExtraError, PlanError
 from stretto.executors.cuda.codegen import cache
 from stretto.executors.cuda.codegen.abi import Kernel
 
-__all__ = [
-    "Usage",
-    "build",
-    "compile_all",
-    "compile_kernel",
-    "headers",
-    "identity",
-    "usage",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:

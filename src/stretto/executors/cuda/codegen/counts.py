@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stretto import collectives
+from stretto.compiler.plan import BufferRun, Plan
 from stretto.errors import PlanError
-from stretto.plan import BufferRun, Plan
-
-__all__ = ["COUNTED_TABLE", "received_counts", "refuse_counted", "table_reader"]
 
 COUNTED_TABLE = tuple(("extra", i, 0) for i in range(6))
 """The words of `stretto::Counted`, which stand where the table did."""
@@ -21,7 +18,7 @@ _NAMES = {"size": "size_{0}", "input": "r{0}_input_{1}", "output": "r{0}_output_
 
 def refuse_counted(plan: Plan) -> None:
     """Raise unless counts alone say what a plan moves."""
-    if plan.split != 1 or collectives.get(plan.collective).splits_whole:
+    if plan.split != 1 or plan.kind.splits_whole:
         raise PlanError(
             f"plan {plan.name}: its chunks are parts of a count; on the GPU, want "
             "an algorithm that moves each part whole (split=1)"

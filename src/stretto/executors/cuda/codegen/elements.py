@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from stretto import collectives
-from stretto.collectives import Operator, storage
-
-__all__ = ["ELEMENTS", "OPERATORS", "element", "itemsize"]
+from stretto.program.elements import Operator, check, storage
 
 ELEMENTS = {
     "bool": "Bool",
@@ -59,7 +56,7 @@ def element(
     size = itemsize(dtype)
     if not reduces:
         return _BITS[size], "Sum"
-    collectives.check(op, dtype)
+    check(op, dtype)
     name = OPERATORS[op]
     some = members and op is Operator.AVG
     return ELEMENTS[dtype], f"{name}Of<{members}>" if some else name

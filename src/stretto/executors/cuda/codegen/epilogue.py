@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from stretto.arrays.view import pointer
-from stretto.epilogues import REDUCTIONS, Form, Named, Spec
+from stretto.arrays import pointer
+from stretto.compiler.plan import Plan
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.elements import ELEMENTS
 from stretto.executors.cuda.codegen.operands import Operands
-from stretto.executors.cuda.codegen.rowwise import Held, results
-from stretto.plan import Plan
-
-__all__ = ["conclusion", "structure", "words_of"]
+from stretto.executors.cuda.codegen.rowwise import HeldRows, results
+from stretto.program.epilogues import REDUCTIONS, Named, Spec, ValueForm
 
 MAX_ROW_CELLS = 16 << 10
 """Cells of a row: what a block's shared memory and registers are made for."""
@@ -50,7 +48,7 @@ _CALLS = {
 _REDUCTIONS = {"row_sum": "RowSum", "row_max": "RowMax"}
 
 
-def structure(spec: Spec, share: int, held: Held, close: bool) -> str:
+def structure(spec: Spec, share: int, held: HeldRows, close: bool) -> str:
     """Return the text of `struct Epilogue`.
 
     `share` blocks have each row together, in a cluster when they are `close` (0: blocks
@@ -65,7 +63,7 @@ def structure(spec: Spec, share: int, held: Held, close: bool) -> str:
 
 
 def conclusion(
-    spec: Spec, plan: Plan, rank: int, operands: Operands, held: Held
+    spec: Spec, plan: Plan, rank: int, operands: Operands, held: HeldRows
 ) -> tuple[list[str], list[str]]:
     """Return what a rank's steps have before they wait, and at their end."""
     named = [*spec.inputs, *spec.outputs]
@@ -104,7 +102,7 @@ def words_of(spec: Spec) -> Callable[[Sequence[Any]], tuple[int, ...]]:
     """Return what makes a launch's words of its arrays: addresses, bits of numbers."""
     named = [*spec.inputs, *spec.outputs]
     by_cells = spec.row > 0 and spec.row % spec.cell == 0
-    streamed = Form.ELEMENT, Form.ROW
+    streamed = ValueForm.ELEMENT, ValueForm.ROW
     looks = [(one, not one.dtype, by_cells and one.form in streamed) for one in named]
 
     def words(given: Sequence[Any]) -> tuple[int, ...]:
@@ -142,18 +140,18 @@ _FLOAT, _WORD = struct.Struct("f"), struct.Struct("I")
 class _Writer:
     """Writes one epilogue."""
 
-    def __init__(self, spec: Spec, share: int, held: Held, close: bool) -> None:
+    def __init__(self, spec: Spec, share: int, held: HeldRows, close: bool) -> None:
         self.spec, self.share, self.held, self.close = spec, share, held, close
         self.nodes = spec.graph.nodes
         self.given = _spelled(spec.graph.inputs)
         self.made = _spelled([o.name for o in spec.outputs])
         self.reductions = [i for i, n in enumerate(self.nodes) if n.op in REDUCTIONS]
         self.streams = [
-            (f"in_{self.given[spec.graph.inputs[0]]}", spec.dtype, Form.ELEMENT),
+            (f"in_{self.given[spec.graph.inputs[0]]}", spec.dtype, ValueForm.ELEMENT),
             *(
                 (f"in_{self.given[n.name]}", n.dtype, n.form)
                 for n in spec.inputs
-                if n.form in (Form.ELEMENT, Form.ROW)
+                if n.form in (ValueForm.ELEMENT, ValueForm.ROW)
             ),
         ]
         self.stages = self._stages()
@@ -216,12 +214,12 @@ class _Writer:
         yield "    __device__ void load_given(const Args& at, const Span& row,"
         yield "                               u32 column, u32 n, bool whole) {"
         for name, _, form in self.streams[1:]:
-            if form is Form.ELEMENT:
+            if form is ValueForm.ELEMENT:
                 yield f"      {name}.load(at.{name}, row.element + column, n, whole);"
         yield "    }\n    __device__ void load_along(const Args& at, u32 column, u32 n,"
         yield "                               bool whole) {"
         for name, _, form in self.streams[1:]:
-            if form is Form.ROW:
+            if form is ValueForm.ROW:
                 yield f"      {name}.load(at.{name}, column, n, whole);"
         yield "    }\n    template <bool SHARED>"
         yield "    __device__ void load(const Args& at, const Span& row, u32 column,"
@@ -272,14 +270,14 @@ class _Writer:
                 self.spec.outputs, self.spec.graph.outputs, strict=True
             )
         ]
-        whole = [(o, n) for o, n in outputs if o.form is Form.ELEMENT]
+        whole = [(o, n) for o, n in outputs if o.form is ValueForm.ELEMENT]
         first = [(o, n) for o, n in whole if not self.stages[n]]
         yield from self._store_elements("store_first", first)
         yield from self._store_elements("store", [p for p in whole if p not in first])
         yield "  __device__ static void store_row(const Args& at, const Span& row,"
         yield "                                   const Values& v) {"
         for named, node in outputs:
-            if named.form is Form.COLUMN:
+            if named.form is ValueForm.COLUMN:
                 kind = ELEMENTS[named.dtype]
                 place = f"at.out_{self.made[named.name]}, row.element / row_length"
                 yield f"    store_one<{kind}>({place}, {self._operand(node)});"
@@ -326,7 +324,7 @@ class _Writer:
         return node.args[0] if node.op == "cast" else i
 
     def _varies(self, i: int) -> bool:
-        return self.spec.forms[i] in (Form.ELEMENT, Form.ROW)
+        return self.spec.forms[i] in (ValueForm.ELEMENT, ValueForm.ROW)
 
     def _is_kept(self, i: int) -> bool:
         return not self._varies(i) and self.nodes[i].op not in ("number", "length")
@@ -361,11 +359,11 @@ class _Writer:
         if name == self.spec.graph.inputs[0]:
             return f"f.{word}[k]"
         named = next(n for n in self.spec.inputs if n.name == name)
-        if named.form in (Form.ELEMENT, Form.ROW):
+        if named.form in (ValueForm.ELEMENT, ValueForm.ROW):
             return f"f.{word}[k]"
         if not named.dtype:
             return f"at.{word}"
-        place = "row.element / row_length" if named.form is Form.COLUMN else "0"
+        place = "row.element / row_length" if named.form is ValueForm.COLUMN else "0"
         return f"load_one<{ELEMENTS[named.dtype]}>(at.{word}, {place})"
 
 

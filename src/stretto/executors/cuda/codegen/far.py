@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from stretto.compiler.plan import Batch, Move, Plan, Signal, Space, Wait
 from stretto.errors import PlanError
 from stretto.executors.cuda.codegen.operands import Operands
-from stretto.lower import Batch
-from stretto.plan import Move, Plan, Signal, Space, Wait
-
-__all__ = ["FarPuts"]
 
 
 class FarPuts:

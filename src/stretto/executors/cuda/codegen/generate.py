@@ -13,19 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from stretto import collectives
-from stretto.collectives import Operator
-from stretto.epilogues import Spec
-from stretto.errors import PlanError
-from stretto.executors.cuda.codegen.abi import (
-    CLERK,
-    ESCAPES,
-    MAX_BLOCKS,
-    MAX_LANES,
-    MAX_RANKS,
-    MAX_THREADS,
-    Kernel,
+from stretto.compiler.plan import (
+    SIDE_BY_SIDE,
+    Batch,
+    Batched,
+    Move,
+    Plan,
+    ProvedPlan,
+    Space,
+    hands_round_on_engine,
+    primitive,
+    spell_step,
 )
+from stretto.errors import PlanError
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.counts import (
     COUNTED_TABLE,
     refuse_counted,
@@ -36,28 +37,31 @@ from stretto.executors.cuda.codegen.epilogue import conclusion, structure
 from stretto.executors.cuda.codegen.far import FarPuts
 from stretto.executors.cuda.codegen.operands import Operands
 from stretto.executors.cuda.codegen.rows import PitchedOperands
-from stretto.executors.cuda.codegen.rowwise import Held, held_by_all, near, two_on_an_sm
-from stretto.ir import Verified
-from stretto.lower import (
-    SIDE_BY_SIDE,
-    Batch,
-    Batched,
-    batched,
-    hands_round_on_engine,
-    in_halves,
+from stretto.executors.cuda.codegen.rowwise import (
+    HeldRows,
+    held_by_all,
+    near,
+    two_on_an_sm,
 )
-from stretto.plan import Move, Plan, Space, primitive, spell_step
-
-__all__ = ["generate", "kernel_of"]
+from stretto.executors.cuda.words import (
+    CLERK,
+    ESCAPES,
+    MAX_BLOCKS,
+    MAX_LANES,
+    MAX_RANKS,
+    MAX_THREADS,
+)
+from stretto.program.elements import Operator
+from stretto.program.epilogues import Spec
 
 Spelt: TypeAlias = list[str]
 """A call of one move: the function's name, then its arguments, a line each."""
 
 
-def kernel_of(plan: Verified[Plan], **how: Any) -> Kernel:
+def kernel_of(plan: ProvedPlan, **how: Any) -> Kernel:
     """Return the kernel of a plan, or of the half of it that a kernel runs."""
     halved = hands_round_on_engine(plan.value)
-    return generate(in_halves(plan).kernel if halved else batched(plan), **how)
+    return generate(plan.in_halves().kernel if halved else plan.batched(), **how)
 
 
 def generate(
@@ -81,9 +85,7 @@ def generate(
     _refuse(plan, counted, epilogue)
     ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
     some = plan.num_members if plan.num_members < plan.num_ranks else 0
-    names = element(
-        dtype, op, reduces=collectives.get(plan.collective).reduces, members=some
-    )
+    names = element(dtype, op, reduces=plan.kind.reduces, members=some)
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
     held = held_by_all(run, ranks, operands, epilogue, share)
     close = near(share, plan.schedule, held)
@@ -219,7 +221,7 @@ def _lane(
     lane: int,
     operands: Operands,
     epilogue: Spec | None,
-    held: Held,
+    held: HeldRows,
 ) -> str:
     plan, name = run.plan, f"R{rank}L{lane}"
     lines = [

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stretto.compiler.plan import Loc, Move, Plan, Space
 from stretto.errors import PlanError
-from stretto.plan import Loc, Move, Plan, Space
-
-__all__ = ["Operands"]
 
 
 class Operands:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stretto.compiler.plan import Loc, Plan, Space
 from stretto.errors import PlanError
 from stretto.executors.cuda.codegen.operands import Operands
-from stretto.plan import Loc, Plan, Space
-
-__all__ = ["PitchedOperands"]
 
 SPACES = (Space.INPUT, Space.OUTPUT)
 

@@ -10,21 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from stretto.epilogues import Spec
-from stretto.executors.cuda.codegen.abi import BOARD
+from stretto.compiler.plan import Batched, Move, Plan, Schedule, Space
 from stretto.executors.cuda.codegen.operands import Operands
-from stretto.lower import Batched
-from stretto.plan import Move, Plan, Schedule, Space
-
-__all__ = [
-    "EACH_ITS_OWN",
-    "Held",
-    "held_by_all",
-    "near",
-    "results",
-    "shared_by",
-    "two_on_an_sm",
-]
+from stretto.executors.cuda.words import BOARD
+from stretto.program.epilogues import Spec
 
 MAX_HELD = 4
 """Rows of which a thread has registers for a cell each."""
@@ -44,7 +33,7 @@ APART = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRows:
     """How many rows stay in registers as moves complete them."""
 
     rows: int = 0
@@ -53,10 +42,10 @@ class Held:
     """Of a block, where each warp has some of them; 0: all threads have all."""
 
 
-NOTHING_HELD = Held()
+NOTHING_HELD = HeldRows()
 
 
-def near(share: int, schedule: Schedule, held: Held) -> bool:
+def near(share: int, schedule: Schedule, held: HeldRows) -> bool:
     """Return whether blocks that share rows are a cluster, or meet in memory.
 
     A word of another block's shared memory arrives 1 us sooner (1 to 8 rows, 4 H200);
@@ -66,7 +55,7 @@ def near(share: int, schedule: Schedule, held: Held) -> bool:
     return 1 < share <= MAX_CLUSTER and fits
 
 
-def two_on_an_sm(schedule: Schedule, held: Held) -> bool:
+def two_on_an_sm(schedule: Schedule, held: HeldRows) -> bool:
     """Return whether two blocks find room on an SM, if the compiler is told to."""
     many = schedule.blocks > EACH_ITS_OWN
     return held.rows == 1 and (schedule.threads <= ALONE or many)
@@ -94,7 +83,7 @@ def held_by_all(
     operands: Operands,
     epilogue: Spec | None,
     share: int,
-) -> Held:
+) -> HeldRows:
     """Return what every rank can keep in registers of an epilogue's rows."""
     if epilogue is None:
         return NOTHING_HELD
@@ -113,7 +102,7 @@ def _held_rows(
     share: int,
     first: Collection[int],
     operands: Operands,
-) -> Held:
+) -> HeldRows:
     """Return what can stay in registers as moves complete it.
 
     Each slice of the result then is one row, or a part of one, with a cell for each
@@ -157,7 +146,7 @@ def _held_rows(
     )
     if rows > min(MAX_HELD, MOST_KEPT // threads):
         return NOTHING_HELD
-    return Held(rows, len(turns) if rows < len(turns) else 0)
+    return HeldRows(rows, len(turns) if rows < len(turns) else 0)
 
 
 def results(plan: Plan, rank: int) -> Iterator[tuple[int, int]]:

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from stretto.arrays.view import pointer
+from stretto.arrays import pointer
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device.driver import api, ask, current_stream, stream_handle
 from stretto.executors.cuda.launching.services import SessionServices
-
-__all__ = ["OwnKernel"]
 
 
 class OwnKernel:

@@ -8,10 +8,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stretto.arrays.view import CUDA_DEVICE
-from stretto.collectives import storage
-
-__all__ = ["DeviceArray"]
+from stretto.arrays import CUDA_DEVICE
+from stretto.program.elements import storage
 
 
 class _DLTensor(ctypes.Structure):

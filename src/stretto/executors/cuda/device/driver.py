@@ -16,25 +16,6 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError, DeviceError, MissingExtraError
 
-__all__ = [
-    "Device",
-    "Pinned",
-    "Side",
-    "api",
-    "arch_of",
-    "ask",
-    "attempt",
-    "capture_number",
-    "capturing",
-    "current_stream",
-    "here",
-    "open_device",
-    "require_no_multicast",
-    "stream_handle",
-    "stream_number",
-    "stream_question",
-]
-
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -281,7 +262,7 @@ def untimed_event() -> Any:
     return ask("cuEventCreate", int(api().CUevent_flags.CU_EVENT_DISABLE_TIMING))
 
 
-class Side:
+class JoinedStream:
     """A stream of our own beside the caller's, with events to fork and join."""
 
     def __init__(self) -> None:

@@ -15,10 +15,8 @@ from stretto.executors.cuda.device.driver import (
     untimed_event,
 )
 
-__all__ = ["Mark"]
 
-
-class Mark:
+class StreamMark:
     """What a stream had been given when this was made."""
 
     def __init__(self, device: Device, stream: int) -> None:

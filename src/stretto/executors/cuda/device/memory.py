@@ -21,8 +21,6 @@ from stretto.executors import Group, hosts_of
 from stretto.executors.cuda.device.driver import Device, api, ask, attempt
 from stretto.executors.cuda.device.sharing import received
 
-__all__ = ["Slab", "device_uuids", "open_slab"]
-
 RANGE_BYTES = 1 << 37
 """Addresses reserved for a slab; only what it grows to is memory."""
 GROWTH_BYTES = 64 << 20

@@ -18,8 +18,6 @@ from typing import Any
 from stretto.errors import DeviceError
 from stretto.executors.cuda.device.driver import Device, api, ask, attempt
 
-__all__ = ["Imports", "describe", "identity", "received"]
-
 MOST_PIECES = 64
 """Pieces of one array that are passed as descriptors; with more, it stays staged."""
 

@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.arrays.view import packed_view
+from stretto.arrays import packed_view
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Group, hosts_of
 from stretto.executors.cuda.device.driver import Device, ask
 from stretto.executors.cuda.device.memory import Slab
 from stretto.executors.cuda.device.sharing import Imports, describe, identity, received
-
-__all__ = ["REGISTERED", "AddressSpace", "local_rank"]
 
 REGISTERED = 1 << 44
 """Offsets from here on: array number i begins at (i + 1) << 44."""

@@ -30,15 +30,13 @@ from stretto.executors.cuda.device.driver import (
     stream_number,
     untimed_event,
 )
-from stretto.executors.cuda.flags.regions import Region
-
-__all__ = ["FlagSet", "FlagSets", "Turn"]
+from stretto.executors.cuda.flags.regions import FlagRegion
 
 KEPT = 16
 """Captures under way at the same time whose order is known."""
 
 
-class Turn:
+class FlagTurn:
     """The time in which one call is launched on a set."""
 
     __slots__ = ("_flags", "_stream", "early")
@@ -62,7 +60,7 @@ class Turn:
         self._flags.leave(self._stream)
 
 
-class Owner(Protocol):
+class OwnFlags(Protocol):
     """A launch on a stream whose flags nobody else uses."""
 
     def share(self) -> None:
@@ -72,19 +70,19 @@ class Owner(Protocol):
 class FlagSet:
     """A set that one stream has for itself: whose order is the stream's."""
 
-    def __init__(self, nth: int, region: Region) -> None:
+    def __init__(self, nth: int, region: FlagRegion) -> None:
         self.nth = nth
         self.region = region
-        self._free = Turn(self, 0, True)
+        self._free = FlagTurn(self, 0, True)
 
-    def own(self, stream: int, launch: Owner) -> bool:
+    def own(self, stream: int, launch: OwnFlags) -> bool:
         """Return whether a launch asks for no turn on a stream, from now on.
 
         It does again once it has been told to share.
         """
         return True
 
-    def turn(self, stream: int) -> Turn:
+    def turn(self, stream: int) -> FlagTurn:
         """Return the time for a call on a stream, which has begun."""
         return self._free
 
@@ -95,12 +93,12 @@ class FlagSet:
 class SharedSet(FlagSet):
     """A set of several streams, in order by events once there are two of them."""
 
-    def __init__(self, nth: int, region: Region, *, lent: bool) -> None:
+    def __init__(self, nth: int, region: FlagRegion, *, lent: bool) -> None:
         """`lent`: the first stream owns it until a second one comes."""
         super().__init__(nth, region)
         self._lock = threading.RLock()
         self._lent = lent
-        self._owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+        self._owners: weakref.WeakSet[OwnFlags] = weakref.WeakSet()
         """Whom to tell then."""
         self._only: int | None = None
         """The one stream that it has been used on; what is asked while it is one."""
@@ -115,10 +113,11 @@ class SharedSet(FlagSet):
         only = self._event is None and self._only is not None
         return (self._only,) if only else ()  # type: ignore[return-value]
 
-    def own(self, stream: int, launch: Owner) -> bool:
+    def own(self, stream: int, launch: OwnFlags) -> bool:
         """Return whether a stream is the only one; a launch is told when it is not."""
         if not (self._lent and self.is_alone(stream)):
             return False
+        # Under the lock: whoever begins to share tells all launches that are noted.
         with self._lock:
             self._begin(stream)
             self._owners.add(launch)
@@ -128,17 +127,20 @@ class SharedSet(FlagSet):
         """Return whether no other stream has used it."""
         return self._event is None and self._only in (None, stream)
 
-    def turn(self, stream: int) -> Turn:
+    def turn(self, stream: int) -> FlagTurn:
         """Return the time for a call, which begins after the call before it."""
+        # Held until `leave`: the launches of one call lie next to one another.
         self._lock.acquire()
         try:
             if self.is_alone(stream):
                 self._begin(stream)
-                return Turn(self, stream, True)
+                return FlagTurn(self, stream, True)
             if self._event is None:
                 self._event = self._begin_to_share(stream)
+            # Now, on the caller's stream: the other stream may be destroyed at any
+            # time.
             ask("cuStreamWaitEvent", api().CUstream(stream), self._event, 0)
-            return Turn(self, stream, False)
+            return FlagTurn(self, stream, False)
         except BaseException:
             self._lock.release()
             raise
@@ -181,6 +183,7 @@ class SharedSet(FlagSet):
         self._owners.clear()  # it happens once
         event = untimed_event()
         weakref.finalize(self, attempt, "cuEventDestroy", event)
+        # The stream is gone, or its handle is another's: no event can follow it.
         if state is None or stream_number(only) != self._number:
             ask("cuCtxSynchronize")
         else:
@@ -191,18 +194,18 @@ class SharedSet(FlagSet):
 class GraphSet(FlagSet):
     """A set for what is captured: in order by events inside of one capture."""
 
-    def __init__(self, nth: int, region: Region) -> None:
+    def __init__(self, nth: int, region: FlagRegion) -> None:
         super().__init__(nth, region)
         self._lock = threading.RLock()
         self._captures: dict[int, tuple[int, Any]] = {}
         """The stream of a capture's last launch, and an event behind that."""
         self._now = 0
 
-    def own(self, stream: int, launch: Owner) -> bool:
+    def own(self, stream: int, launch: OwnFlags) -> bool:
         """Return that it is nobody's own."""
         return False
 
-    def turn(self, stream: int) -> Turn:
+    def turn(self, stream: int) -> FlagTurn:
         """Return the time for a call, which follows those of the same graph."""
         self._lock.acquire()
         try:
@@ -210,7 +213,7 @@ class GraphSet(FlagSet):
             last, event = self._captures.get(self._now, (stream, None))
             if last != stream:
                 ask("cuStreamWaitEvent", api().CUstream(stream), event, 0)
-            return Turn(self, stream, last == stream)
+            return FlagTurn(self, stream, last == stream)
         except BaseException:
             self._lock.release()
             raise
@@ -220,6 +223,7 @@ class GraphSet(FlagSet):
         try:
             _, event = self._captures.pop(self._now, (0, None))
             if event is None:
+                # The oldest capture has surely ended; its event serves again.
                 if len(self._captures) >= KEPT:
                     _, event = self._captures.pop(next(iter(self._captures)))
                 else:
@@ -241,7 +245,7 @@ class GraphSet(FlagSet):
 class FlagSets:
     """The sets of a session, given to streams in the order of their first use."""
 
-    def __init__(self, regions: Sequence[Region], *, channel: bool = False) -> None:
+    def __init__(self, regions: Sequence[FlagRegion], *, channel: bool = False) -> None:
         """`channel`: two ranks that only transfer have one set for everything."""
         own = 0 if channel else max(len(regions) - 2, int(len(regions) == 2))
         self._free = [FlagSet(i, r) for i, r in enumerate(regions[:own])]

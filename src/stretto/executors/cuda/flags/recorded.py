@@ -7,19 +7,21 @@ calls of `NAME/gpuN`, N the set of flags that they ran with.
 
 from __future__ import annotations
 
-import sys
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from stretto.compiler.plan import Plan, PlanLayout
 from stretto.executors import Call, Group, call_kind, comm_of
-from stretto.executors.cuda.flags.regions import Region
-from stretto.executors.cuda.flags.steps import Known, Place, StepsMemory, known_kernel
-from stretto.plan import Layout, Plan
+from stretto.executors.cuda.flags.regions import FlagRegion
+from stretto.executors.cuda.flags.steps import (
+    FlagPlace,
+    KnownSteps,
+    StepsMemory,
+    known_kernel,
+)
+from stretto.fabric.jit.loading import load
 from stretto.trace import CallKind, Ring, close_ring, open_ring
-
-__all__ = ["Recorded"]
 
 MOST_KNOWN = 1 << 14
 """Kernels whose steps are understood; each pair of zero-copy arrays may be one."""
@@ -41,12 +43,11 @@ class Recorded:
         self.ring: Ring | None = open_ring(
             group, self._comm, self._world, few=group.only_transfers
         )
+        if self.ring is not None:  # a call is noted in a fifth of what Python takes
+            (records,) = load("recording calls", "stretto.fabric.jit.records")
+            self._noter = records.noter
         self._kinds: dict[int, CallKind] = {}
-        self._numbers: dict[int, int] = {}
-        """Of kinds, in the ring, by fingerprint."""
-        self._noting: weakref.WeakKeyDictionary[Noting, int]
-        self._noting = weakref.WeakKeyDictionary()
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, KnownSteps] = {}
         self._places: list[int] = []
         self._memory: StepsMemory | None = None
 
@@ -54,24 +55,10 @@ class Recorded:
         """Name the calls of a fingerprint, and let a launch note each that it makes."""
         kind = self._kinds[mark] = call_kind(plan, call, "cuda")
         if self.ring is not None:
-            number = self._numbers[mark] = self.ring.define(kind)
-            launch.note = self._noter(number)
-            self._noting[launch] = mark
+            number = self.ring.define(kind)
+            launch.note = self._noter(self.ring.address, number)
 
-    def _noter(self, number: int) -> Callable[[int], object]:
-        assert self.ring is not None, "it has given the number"
-        if "numba" not in sys.modules:  # it would take longer than many calls
-            return self.ring.noter(number)
-        from stretto.jit.records import noter
-
-        return noter(self.ring.address, number)
-
-    def renew(self) -> None:
-        """Note calls from now on by what has become ready: it takes a fifth."""
-        for launch, mark in list(self._noting.items()):
-            launch.note = self._noter(self._numbers[mark])
-
-    def know(self, mark: int, text: str, plan: Plan, where: Layout) -> None:
+    def know(self, mark: int, text: str, plan: Plan, where: PlanLayout) -> None:
         """Remember what a kernel does, so that its steps are understood."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
@@ -84,7 +71,7 @@ class Recorded:
             self._known[mark] = self._known[of]
 
     def write_to(
-        self, memory: StepsMemory, base: int, regions: Sequence[Region]
+        self, memory: StepsMemory, base: int, regions: Sequence[FlagRegion]
     ) -> None:
         """Say whose the steps are that kernels of this session write."""
         if self._memory is not None:
@@ -92,7 +79,9 @@ class Recorded:
         self._memory = memory
         for nth, region in enumerate(regions):
             comm = replace(self._comm, name=f"{self._comm.name}/gpu{nth}")
-            memory.places[base + region.control] = Place(comm, self._world, self._known)
+            memory.places[base + region.control] = FlagPlace(
+                comm, self._world, self._known
+            )
             self._places.append(base + region.control)
 
     def asked(self, ns: int) -> None:

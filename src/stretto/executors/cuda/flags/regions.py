@@ -13,24 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import collectives
-from stretto.collectives import Shape, storage
+from stretto.compiler.plan import Plan, PlanLayout, layout
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
-from stretto.executors.cuda.codegen.abi import MAX_RANKS, control_bytes, footprint
-from stretto.plan import Layout, Plan, layout
-
-__all__ = [
-    "ENGINE_BYTES",
-    "ENGINE_SLOTS",
-    "HALVES",
-    "PAIR_SHARE",
-    "Region",
-    "engine_word",
-    "fit",
-    "regions",
-    "symbol_sizes",
-]
+from stretto.executors.cuda.codegen.abi import control_bytes, footprint
+from stretto.program.elements import storage
 
 HALVES = {"stage": 32 << 20, "packets": 16 << 20}
 """Bytes of one half of each kind of staging, in every set."""
@@ -41,20 +28,15 @@ FAR_SHARE = 16
 MOST_TILE = 1 << 31
 """Bytes of a tile: kernels count a slice's in 32 bits, and step beyond its end."""
 PAGE = 4096
-ENGINE_SLOTS = 32
-"""Signals of one call on one channel that copy engines have flags for."""
-ENGINE_BYTES = 2 * MAX_RANKS * ENGINE_SLOTS * 4
-"""Flags, then credits, 32 bits each, by peer and number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class FlagRegion:
     """Where one set lies in everybody's slab."""
 
     control: int
     stage: int
     packets: int
-    engine: int
     counts: int
     """Where a call finds the counts of all ranks that lie on the device."""
     share: int = 1
@@ -71,7 +53,7 @@ class Region:
 
 def regions(
     num_ranks: int, *, channel: bool = False, far: bool = False
-) -> tuple[tuple[Region, ...], int]:
+) -> tuple[tuple[FlagRegion, ...], int]:
     """Return the sets of a session and the bytes they take together.
 
     Two ranks that only transfer have one, with a part of the staging; `far`: some are
@@ -83,14 +65,12 @@ def regions(
     for _ in range(1 if channel else _wanted_sets()):
         starts = {"control": at}
         at += -(-control_bytes(num_ranks) // PAGE) * PAGE
-        starts["engine"] = at
-        at += -(-ENGINE_BYTES // PAGE) * PAGE
         starts["counts"] = at
         at += PAGE
         for kind, nbytes in HALVES.items():
             starts[kind] = at
             at += 2 * (nbytes // share)
-        found.append(Region(**starts, share=share))
+        found.append(FlagRegion(**starts, share=share))
     return tuple(found), at
 
 
@@ -101,12 +81,6 @@ def _wanted_sets() -> int:
     return int(text)
 
 
-def engine_word(region: Region, kind: str, peer: int, n: int) -> int:
-    """Return the offset of a flag or a credit of copy engines."""
-    row = peer + MAX_RANKS * (kind == "credit")
-    return region.engine + 4 * (row * ENGINE_SLOTS + n)
-
-
 def fit(
     plan: Plan,
     sizes: NDArray,  # type: ignore[type-arg]
@@ -114,8 +88,8 @@ def fit(
     *,
     grain: int = 1,
     share: int = 0,
-    region: Region | None = None,
-) -> Layout:
+    region: FlagRegion | None = None,
+) -> PlanLayout:
     """Return the layout with the largest tiles whose staging fits on every rank.
 
     `grain` elements are never divided (an epilogue's row): `sizes` counts them. With a
@@ -141,7 +115,7 @@ def fit(
         tile_bytes = min(tile_bytes, where.tile * nbytes) // 2
 
 
-def _in_elements(where: Layout, grain: int) -> Layout:
+def _in_elements(where: PlanLayout, grain: int) -> PlanLayout:
     return replace(
         where,
         atom_sizes=where.atom_sizes * grain,
@@ -153,7 +127,5 @@ def _in_elements(where: Layout, grain: int) -> Layout:
 
 def symbol_sizes(plan: Plan, call: Call, grain: int = 1) -> Any:
     """Return the sizes of a plan's symbols, in grains that are never divided."""
-    kind = collectives.get(plan.collective)
-    shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
     itemsize = storage(call.dtype).itemsize * grain
-    return kind.symbol_sizes(shape, np.asarray(call.counts) // grain, itemsize)
+    return plan.symbol_sizes(np.asarray(call.counts) // grain, itemsize)

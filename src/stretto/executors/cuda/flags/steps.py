@@ -18,11 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.collectives import storage
+from stretto.compiler.plan import Move, Plan, PlanLayout, primitive
 from stretto.errors import DeviceError
-from stretto.executors.cuda.codegen.abi import MAX_LANES, Kernel
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device.driver import Device, Pinned, api, ask, attempt
-from stretto.plan import Layout, Move, Plan, primitive
+from stretto.executors.cuda.words import (
+    MAX_LANES,
+    STEP_RECORD,
+    STEP_RECORDS,
+    STEP_WORKERS,
+    WHOLE_CALL,
+)
+from stretto.program.elements import storage
 from stretto.trace import (
     CALL,
     NOBODY,
@@ -34,25 +41,7 @@ from stretto.trace import (
     add_source,
 )
 
-__all__ = ["CLOCK_KERNEL", "RECORD", "StepsMemory", "bounds", "decoded", "memory_of"]
-
-STEP_BLOCKS, STEP_RECORDS = 16, 4096
-STEP_WORKERS = STEP_BLOCKS * MAX_LANES
-WHOLE_CALL = 0xFFFF
-RECORD = np.dtype(
-    [
-        ("what", "<u8"),
-        ("epoch", "<u8"),
-        ("control", "<u8"),
-        ("tile", "<u8"),
-        ("begin", "<u8"),
-        ("wait", "<u8"),
-        ("end", "<u8"),
-        ("spare", "<u8"),
-    ]
-)
-"""As kernels/steps.cuh has it: `what` is fingerprint, step << 32, worker << 48."""
-NBYTES = 8 * STEP_WORKERS + STEP_WORKERS * STEP_RECORDS * RECORD.itemsize
+NBYTES = 8 * STEP_WORKERS + STEP_WORKERS * STEP_RECORDS * STEP_RECORD.itemsize
 ROUNDS = 64
 """Questions to a GPU's clock at a time."""
 PATIENCE_NS = 2_000_000
@@ -109,21 +98,21 @@ def bounds(
     return Anchor(int(told[-1]), (low + high) // 2, error)
 
 
-class Known(NamedTuple):
+class KnownSteps(NamedTuple):
     """What kernels of a fingerprint do, on one rank."""
 
     kind: CallKind
     plan: Plan
-    where: Layout
+    where: PlanLayout
     rank: int
 
 
-class Place(NamedTuple):
+class FlagPlace(NamedTuple):
     """Whose a set of flags is."""
 
     comm: Comm
     world: int
-    known: Mapping[int, Known]
+    known: Mapping[int, KnownSteps]
 
 
 class StepsMemory:
@@ -142,7 +131,7 @@ class StepsMemory:
         self._anchors: list[Anchor] = []
         self._compared = 0.0
         self._lock = threading.Lock()
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, FlagPlace] = {}
         """By the address of their control memory."""
 
     def attach(self, module: Any) -> None:
@@ -230,11 +219,11 @@ class StepsMemory:
             if self._clock is not None and due:
                 self.compare()
             counts = self._copied(self._address, STEP_WORKERS, np.dtype("<u8"))
-            found, lost = [np.zeros(0, RECORD)], 0
+            found, lost = [np.zeros(0, STEP_RECORD)], 0
             for worker in np.flatnonzero(counts != self._counts).tolist():
                 start, stop = int(self._counts[worker]), int(counts[worker])
-                at = 8 * STEP_WORKERS + worker * STEP_RECORDS * RECORD.itemsize
-                ring = self._copied(self._address + at, STEP_RECORDS, RECORD)
+                at = 8 * STEP_WORKERS + worker * STEP_RECORDS * STEP_RECORD.itemsize
+                ring = self._copied(self._address + at, STEP_RECORDS, STEP_RECORD)
                 again = self._copied(self._address + 8 * worker, 1, np.dtype("<u8"))
                 # a kernel that runs has written more than it has counted: a call's
                 kept = max(start, int(again[0]) - STEP_RECORDS + 256)
@@ -274,7 +263,7 @@ def on_host(
 
 
 def decoded(
-    records: NDArray[Any], control: int, place: Place, lost: int
+    records: NDArray[Any], control: int, place: FlagPlace, lost: int
 ) -> Taken | None:
     """Return the calls and steps of one set of flags, as recordings have them.
 
@@ -318,7 +307,7 @@ def _explain(
     steps: NDArray[Any],
     rows: NDArray[np.bool_],
     lane: NDArray[np.int64],
-    known: Known,
+    known: KnownSteps,
 ) -> None:
     """Fill in what the steps of a plan are: those of a batch by its first one."""
     plan, where = known.plan, known.where
@@ -345,8 +334,8 @@ def _ranks(move: Move) -> set[int]:
 
 
 def known_kernel(
-    plan: Plan, where: Layout, rank: int, kind: CallKind | None, text: str
-) -> Known:
+    plan: Plan, where: PlanLayout, rank: int, kind: CallKind | None, text: str
+) -> KnownSteps:
     """Return what a kernel does; of a part of a call that has no kind of its own."""
     if kind is None:
         kind = CallKind(
@@ -357,7 +346,7 @@ def known_kernel(
             executor="cuda",
             text=text,
         )
-    return Known(kind, plan, where, rank)
+    return KnownSteps(kind, plan, where, rank)
 
 
 _memories: weakref.WeakKeyDictionary[Any, dict[int, StepsMemory]]

@@ -14,8 +14,6 @@ from typing import Any
 
 from stretto.executors.cuda.device.driver import ask
 
-__all__ = ["PAGE_BYTES", "Testimony"]
-
 PAGE_BYTES = 4096
 """A word that says how many bytes the text has, and the text; 0 before that."""
 PATIENCE_S = 0.5

@@ -17,15 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from stretto.compiler.plan import Plan, Wait, spell_step
 from stretto.errors import DeviceError, StrettoError
-from stretto.executors import Group
-from stretto.executors.cuda.codegen.abi import AWAITED, KINDS, RECORD
+from stretto.executors import Group, who_started
 from stretto.executors.cuda.device.driver import Device, Pinned, api, ask
-from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.testimony import Testimony
-from stretto.plan import Plan, Wait, spell_step
-
-__all__ = ["Watch", "explain"]
+from stretto.executors.cuda.words import AWAITED, KINDS, RECORD
 
 PERIOD_S = 0.02
 TELLER_S = 1.0
@@ -45,7 +42,7 @@ WHY = {
 ENDED = "This communicator has ended: connect anew"
 
 
-class Watch:
+class SessionWatch:
     """The record of one session and the thread that reads it."""
 
     def __init__(
@@ -71,7 +68,6 @@ class Watch:
         self._places: dict[int, tuple[int, Sequence[int | None]]] = {}
         """Which call a launch on registered memory is, and where that begins."""
         self._released = False
-        self.engine: EngineWatch | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._entered = False
@@ -140,17 +136,19 @@ class Watch:
         kind = KINDS[int(record["kind"])]
         differ = _cause(record) if kind == "told" else kind
         if kind == "told":
-            if differ == "mismatch":
-                self._tell(int(record["fingerprint"]))
+            self._tell(int(record["fingerprint"]))
             self._hear()
         if differ == "counts":
             return self._group.fail((), "", refused=text)
+        mark, absent = int(record["fingerprint"]), _ranks(record["absent"])
         if differ == "mismatch":
             said = ""
             if kind == "mismatch":
-                whom, absent = _ranks(record["differ"]), _ranks(record["absent"])
-                said = self._compare(int(record["fingerprint"]), whom, absent)
+                said = self._compare(mark, _ranks(record["differ"]), absent)
             return self._group.fail(waiting, text, mismatch=said or text)
+        if kind == "timeout":  # they may be in a call whose flags lie elsewhere
+            said = self._compare(mark, waiting, are_known=False)
+            return self._group.fail(waiting, text, mismatch=said)
         return self._group.fail(waiting, text)
 
     def _tell(self, fingerprint: int) -> None:
@@ -159,14 +157,26 @@ class Watch:
             self._testimony.give(self.called(fingerprint), self._stream)
 
     def _compare(
-        self, fingerprint: int, differ: Sequence[int], absent: Sequence[int] = ()
+        self,
+        fingerprint: int,
+        differ: Sequence[int],
+        absent: Sequence[int] = (),
+        *,
+        are_known: bool = True,
     ) -> str:
-        """Return what every rank called, who differ from us; "" if nobody says."""
+        """Return what every rank called, who differ from us; "" if nobody says.
+
+        Or if nobody says that it differs, where that is not known.
+        """
         self._tell(fingerprint)
         whom = [q for q in differ if q < self._group.num_ranks]
         heard: dict[int, str] = {}
         with contextlib.suppress(DeviceError), self._aside():
             heard = self._testimony.hear(whom, self._stream)
+        mine = self.called(fingerprint)
+        if not are_known:
+            heard = {rank: text for rank, text in heard.items() if text != mine}
+            whom = list(heard)
         if not heard:
             return ""
         said = []
@@ -176,8 +186,10 @@ class Watch:
             elif rank in whom:
                 said.append(f"rank {rank} called {heard.get(rank, 'something else')}")
             else:
-                said.append(f"rank {rank} called {self.called(fingerprint)}")
-        return "; ".join(said)
+                said.append(f"rank {rank} called {mine}")
+        others = {q: heard.get(q, mine) for q in range(self._group.num_ranks)}
+        why = who_started({q: w for q, w in others.items() if q not in absent})
+        return "; ".join([*said, why] if why else said)
 
     def called(self, fingerprint: int) -> str:
         """Return what a launch is, in words."""
@@ -225,18 +237,14 @@ class Watch:
 
     def _tick(self) -> None:
         """Look once."""
-        if self.fault is not None or self.look() is not None or self._notice():
-            if not self._released:
-                self.release()
-            if self.engine is not None:  # what is still enqueued must not wait either
-                self.engine.release_all(self._stream)
+        ended = self.fault is not None or self.look() is not None or self._notice()
+        if ended and not self._released:
+            self.release()
 
     def _notice(self) -> bool:
-        """Return whether a copy-engine call is stuck, or the group broke elsewhere."""
+        """Return whether the group broke elsewhere."""
         found = None
-        if self.engine is not None:
-            found = self.engine.tick(self._plans, self._stream, self._compare)
-        if found is None and int(self._group.broken[0]):
+        if int(self._group.broken[0]):
             found = self._group.fail((), f"rank {self._group.rank}: the GPU was in use")
         with self._lock:
             self.fault = self.fault or found
@@ -271,7 +279,7 @@ def explain(record: Any, plans: dict[int, Plan]) -> tuple[list[int], str]:
     where = f"rank {rank}"
     if plan is not None:
         where += f", {plan.name}"
-    awaited = AWAITED[int(record["channel"])]
+    awaited = list(AWAITED.values())[int(record["channel"])]
     if awaited:
         where += f", channel to rank {peer}, step {step}"
     else:

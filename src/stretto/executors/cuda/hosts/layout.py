@@ -16,27 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from stretto.executors.cuda.codegen.abi import CONTROL
-
-__all__ = ["REQUEST", "RING_BYTES", "SLOTS", "FarLayout"]
-
-SLOTS = 1024
-_RING_HEAD = 64
-REQUEST = np.dtype(
-    [
-        ("turn", "<u8"),
-        ("peer", "<u8"),
-        ("at", "<u8"),
-        ("nbytes", "<u8"),
-        ("word", "<u8"),
-        ("value", "<u8"),
-        ("padding", "<u8", 2),
-    ]
+from stretto.executors.cuda.words import (
+    CONTROL,
+    HOST_REQUEST,
+    HOST_RING_BEGIN,
+    HOST_SLOTS,
 )
-"""`stretto::HostRequest`, as C lays it out."""
-RING_BYTES = _RING_HEAD + SLOTS * REQUEST.itemsize
+
+RING_BYTES = HOST_RING_BEGIN + HOST_SLOTS * HOST_REQUEST.itemsize
 _PAGE = 4096
 _SIDE_BYTES = 64
 
@@ -58,7 +45,7 @@ class FarLayout:
     @property
     def far_bytes(self) -> int:
         """Return the bytes of a set's roll and flags."""
-        return _pages(CONTROL["board"])
+        return _pages(CONTROL["sums"])
 
     def far(self, nth: int) -> int:
         """Return where a set's roll and flags lie."""

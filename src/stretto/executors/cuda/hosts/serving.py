@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import enum
 
-from stretto.executors.cuda.hosts.layout import REQUEST, SLOTS
-from stretto.hop import MORE
-from stretto.jit.atomics import call as jump
-from stretto.jit.atomics import (
-    clock_gettime,
+from stretto.executors.cuda.words import HOST_REQUEST, HOST_RING_BEGIN, HOST_SLOTS
+from stretto.fabric.hop import MORE, PutCall, SignalCall
+from stretto.fabric.jit.atomics import call as jump
+from stretto.fabric.jit.atomics import (
     compiled,
     load,
     load_acquire,
@@ -21,14 +20,14 @@ from stretto.jit.atomics import (
     store,
     store_release,
 )
-
-__all__ = ["KEPT", "RingWord", "Said", "Word", "serve"]
+from stretto.fabric.jit.libc import now_ns
+from stretto.fabric.jit.words import Words
 
 KEPT = 256
 """Requests whose times are kept."""
 
 
-class Word(enum.IntEnum):
+class ServingWord(Words):
     """Words of the loop."""
 
     STOP = 0
@@ -64,7 +63,7 @@ class Word(enum.IntEnum):
     END = 26 + KEPT
 
 
-class RingWord(enum.IntEnum):
+class HostRingWord(Words):
     """Words of one ring."""
 
     RING = 0
@@ -81,7 +80,7 @@ class RingWord(enum.IntEnum):
     END = 6
 
 
-class Said(enum.IntEnum):
+class ServingEnd(enum.IntEnum):
     """Why the loop returns."""
 
     LOOK = 0
@@ -91,7 +90,6 @@ class Said(enum.IntEnum):
     """A request that no kernel of ours makes."""
 
 
-_CLOCK_MONOTONIC = 1
 _SPIN_NS = 2_000_000
 """How long it spins after something has moved."""
 _NAPS = (
@@ -104,48 +102,27 @@ _LONG_NS, _LONG_US = _NAPS[1]
 _LONGEST_US = _NAPS[2][1]
 _LOOK_NS = 100_000_000
 """How long nothing must have moved before it returns, which takes the lock."""
-_HEAD, _SIZE = 64, int(REQUEST.itemsize)
-_SLOTS, _NUM_RANKS = SLOTS, 8 * Word.NUM_RANKS
-_HOP, _PUT, _SIGNAL = 8 * Word.HOP, 8 * Word.HOP_PUT, 8 * Word.HOP_SIGNAL
-_PROGRESS, _WAIT = 8 * Word.HOP_PROGRESS, 8 * Word.HOP_WAIT
-_BUSY, _STOP, _RINGS = 8 * Word.HOP_BUSY, 8 * Word.STOP, 8 * Word.RINGS
-_NUM_RINGS, _SIDE, _CLOCK = 8 * Word.NUM_RINGS, 8 * Word.SIDE, 8 * Word.CLOCK
-_FAR_BYTES, _STAGE_BYTES = 8 * Word.FAR_BYTES, 8 * Word.STAGE_BYTES
-_ARGUMENTS, _MOVED, _SERVED = 8 * Word.ARGUMENTS, 8 * Word.MOVED_NS, 8 * Word.SERVED
-_TOLD, _TIMES, _KEPT = 8 * Word.TOLD, 8 * Word.TIMES, KEPT
-_RING, _TAKEN, _HALF_DONE = (
-    8 * RingWord.RING,
-    8 * RingWord.TAKEN,
-    8 * RingWord.HALF_DONE,
-)
-_FAR, _INBOX, _MIRRORS = 8 * RingWord.FAR, 8 * RingWord.INBOX, 8 * RingWord.MIRRORS
-_RING_WORDS = 8 * RingWord.END
+_HEAD, _SIZE = HOST_RING_BEGIN, int(HOST_REQUEST.itemsize)
 _DONE, _LATER = 0, 1
-_MORE = MORE
 _TOGETHER = 1 << 16
 """Bytes up to which a put waits for its signal: one call of the system for both."""
-_SAID_LOOK, _SAID_STOPPED = int(Said.LOOK), int(Said.STOPPED)
-_SAID_NONSENSE = int(Said.NONSENSE)
-
-
-@compiled("int64(int64)")
-def _now(words: int) -> int:
-    clock_gettime(_CLOCK_MONOTONIC, words + _CLOCK)
-    return load(words + _CLOCK) * 1_000_000_000 + load(words + _CLOCK + 8)
 
 
 @compiled("int64(int64,int64,int64)")
 def _is_sound(words: int, ring: int, slot: int) -> int:
     """Return whether a request stays inside of what it may touch."""
     peer, at, nbytes = load(slot + 8), load(slot + 16), load(slot + 24)
-    if peer < 0 or peer >= load(words + _NUM_RANKS):
+    if peer < 0 or peer >= load(words + ServingWord.NUM_RANKS.at):
         return 0
-    if load(load(ring + _MIRRORS) + 8 * peer) == 0:
+    # A rank of this host has no mirror: no kernel of ours asks to send to it.
+    if load(load(ring + HostRingWord.MIRRORS.at) + 8 * peer) == 0:
         return 0
-    if at < 0 or nbytes < 0 or at + nbytes > load(words + _STAGE_BYTES):
+    if at < 0 or nbytes < 0 or at + nbytes > load(words + ServingWord.STAGE_BYTES.at):
         return 0
     word = load(slot + 32)
-    return 1 if 0 <= word < load(words + _FAR_BYTES) and word % 8 == 0 else 0
+    return (
+        1 if 0 <= word < load(words + ServingWord.FAR_BYTES.at) and word % 8 == 0 else 0
+    )
 
 
 @compiled("int64(int64,int64,int64)")
@@ -154,56 +131,68 @@ def _send(words: int, ring: int, slot: int) -> int:
 
     When the next one is there, and is to the same rank, both go at once.
     """
-    arguments, peer = words + _ARGUMENTS, load(slot + 8)
-    store(arguments, peer)
-    taken = load(ring + _TAKEN)
-    follows = load(ring + _RING) + _HEAD + (taken + 1) % _SLOTS * _SIZE
+    arguments, peer = words + ServingWord.ARGUMENTS.at, load(slot + 8)
+    hop = load(words + ServingWord.HOP.at)
+    store(arguments + PutCall.PEER.at, peer)
+    taken = load(ring + HostRingWord.TAKEN.at)
+    follows = (
+        load(ring + HostRingWord.RING.at) + _HEAD + (taken + 1) % HOST_SLOTS * _SIZE
+    )
+    # Look one ahead: two requests to one rank are one call of the system.
     more = load_acquire(follows) == taken + 2 and load(follows + 8) == peer
-    store(arguments + 8, _MORE if more else 0)
     nbytes, value = load(slot + 24), load(slot + 40)
-    signal_lane = load(arguments + 8)
-    if value != 0 and nbytes <= _TOGETHER:
-        store(arguments + 8, _MORE)
-    if nbytes > 0 and load(ring + _HALF_DONE) == 0:
+    signal_lane = MORE if more else 0
+    # A large put is not held back: it is under way while its signal is prepared.
+    together = value != 0 and nbytes <= _TOGETHER
+    store(arguments + PutCall.LANE.at, MORE if together else signal_lane)
+    # Not again when only the signal had no room: the bytes are under way.
+    if nbytes > 0 and load(ring + HostRingWord.HALF_DONE.at) == 0:
         at = load(slot + 16)
-        store(arguments + 16, load(load(ring + _MIRRORS) + 8 * peer) + at)
-        store(arguments + 24, load(ring + _INBOX) + at)
-        store(arguments + 32, nbytes)
-        if not jump(load(words + _PUT), load(words + _HOP), arguments):
+        mirror = load(load(ring + HostRingWord.MIRRORS.at) + 8 * peer)
+        store(arguments + PutCall.SOURCE.at, mirror + at)
+        store(arguments + PutCall.OFFSET.at, load(ring + HostRingWord.INBOX.at) + at)
+        store(arguments + PutCall.NBYTES.at, nbytes)
+        if not jump(load(words + ServingWord.HOP_PUT.at), hop, arguments):
             return _LATER
-        store(ring + _HALF_DONE, 1)
+        store(ring + HostRingWord.HALF_DONE.at, 1)
     if value != 0:
-        store(arguments + 8, signal_lane)
-        store(arguments + 16, load(ring + _FAR) + load(slot + 32))
-        store(arguments + 24, value)
-        store(arguments + 32, load(words + _SIDE))
-        if not jump(load(words + _SIGNAL), load(words + _HOP), arguments):
+        word = load(ring + HostRingWord.FAR.at) + load(slot + 32)
+        store(arguments + SignalCall.LANE.at, signal_lane)
+        store(arguments + SignalCall.OFFSET.at, word)
+        store(arguments + SignalCall.VALUE.at, value)
+        store(arguments + SignalCall.SIDE.at, load(words + ServingWord.SIDE.at))
+        if not jump(load(words + ServingWord.HOP_SIGNAL.at), hop, arguments):
             return _LATER
-    store(ring + _HALF_DONE, 0)
+    store(ring + HostRingWord.HALF_DONE.at, 0)
     return _DONE
 
 
 @compiled("int64(int64,int64)")
 def _take(words: int, ring: int) -> int:
     """Do what is asked for in a ring; return how much, or less than 0: nonsense."""
-    done, base = 0, load(ring + _RING)
-    while done < _SLOTS:
-        taken = load(ring + _TAKEN)
-        slot = base + _HEAD + taken % _SLOTS * _SIZE
+    done, base = 0, load(ring + HostRingWord.RING.at)
+    while done < HOST_SLOTS:
+        taken = load(ring + HostRingWord.TAKEN.at)
+        slot = base + _HEAD + taken % HOST_SLOTS * _SIZE
+        # The number is written last: who sees it sees the whole request.
         if load_acquire(slot) != taken + 1:
             break
-        begun = _now(words)
+        begun = now_ns(words + ServingWord.CLOCK.at)
+        # Pinned memory may be written over by a kernel gone wrong; no peer shall pay
+        # for it.
         if not _is_sound(words, ring, slot):
             return -1
         if _send(words, ring, slot) == _LATER:
-            store(words + _TOLD, load(slot + 8) + 1)
+            store(words + ServingWord.TOLD.at, load(slot + 8) + 1)
             break
-        store(words + _TOLD, 0)
-        store(ring + _TAKEN, taken + 1)
+        store(words + ServingWord.TOLD.at, 0)
+        store(ring + HostRingWord.TAKEN.at, taken + 1)
+        # Only now may the kernel write the slot again.
         store_release(base, taken + 1)
-        served = load(words + _SERVED)
-        store(words + _TIMES + 8 * (served % _KEPT), _now(words) - begun)
-        store(words + _SERVED, served + 1)
+        served = load(words + ServingWord.SERVED.at)
+        took = now_ns(words + ServingWord.CLOCK.at) - begun
+        store(words + ServingWord.TIMES.at + 8 * (served % KEPT), took)
+        store(words + ServingWord.SERVED.at, served + 1)
         done += 1
     return done
 
@@ -211,33 +200,36 @@ def _take(words: int, ring: int) -> int:
 @compiled("int64(int64)")
 def _turn(words: int) -> int:
     """Serve all rings once and the carrier; return what moved, or less than 0."""
-    moved, ring = 0, load(words + _RINGS)
-    for _ in range(load(words + _NUM_RINGS)):
+    moved, ring = 0, load(words + ServingWord.RINGS.at)
+    for _ in range(load(words + ServingWord.NUM_RINGS.at)):
         done = _take(words, ring)
         if done < 0:
             return -1
         moved += done
-        ring += _RING_WORDS
-    return moved + jump(load(words + _PROGRESS), load(words + _HOP), 0)
+        ring += HostRingWord.END.at
+    hop = load(words + ServingWord.HOP.at)
+    return moved + jump(load(words + ServingWord.HOP_PROGRESS.at), hop, 0)
 
 
 @compiled("int64(int64)")
 def serve(words: int) -> int:
     """Serve for a while; return why no longer."""
-    begun = _now(words)
+    hop = load(words + ServingWord.HOP.at)
+    begun = now_ns(words + ServingWord.CLOCK.at)
     while True:
         moved = _turn(words)
         if moved < 0:
-            return _SAID_NONSENSE
-        now = _now(words)
+            return ServingEnd.NONSENSE
+        now = now_ns(words + ServingWord.CLOCK.at)
         if moved > 0:
-            store(words + _MOVED, now)
-        idle = now - load(words + _MOVED)
-        ends = load_acquire(words + _STOP) != 0 and moved == 0
-        if ends and not jump(load(words + _BUSY), load(words + _HOP), 0):
-            return _SAID_STOPPED
+            store(words + ServingWord.MOVED_NS.at, now)
+        idle = now - load(words + ServingWord.MOVED_NS.at)
+        ends = load_acquire(words + ServingWord.STOP.at) != 0 and moved == 0
+        if ends and not jump(load(words + ServingWord.HOP_BUSY.at), hop, 0):
+            return ServingEnd.STOPPED
+        # Come back to Python now and then: it alone hears that a peer is lost.
         if idle > _LOOK_NS and now - begun > _LOOK_NS:
-            return _SAID_LOOK
+            return ServingEnd.LOOK
         if idle < _SPIN_NS:
             pause()
             continue
@@ -246,4 +238,4 @@ def serve(words: int) -> int:
             nap = _SHORT_US
         elif idle < _LONG_NS:
             nap = _LONG_US
-        jump(load(words + _WAIT), load(words + _HOP), nap)
+        jump(load(words + ServingWord.HOP_WAIT.at), hop, nap)

@@ -13,28 +13,24 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from stretto import hop
 from stretto.errors import DeviceError, StrettoError
-from stretto.executors import Group, hosts_of
+from stretto.executors import Group, far_ranks
 from stretto.executors.cuda.device.driver import Device, Pinned, ask
-from stretto.executors.cuda.flags.regions import Region
-from stretto.executors.cuda.flags.watch import Watch
+from stretto.executors.cuda.flags.regions import FlagRegion
+from stretto.executors.cuda.flags.watch import SessionWatch
 from stretto.executors.cuda.hosts.layout import FarLayout
+from stretto.fabric import hop
+from stretto.fabric.jit.loading import load
+from stretto.fabric.jit.together import load_together
 
-__all__ = ["FarWay", "Server", "far_ranks"]
-
+_SERVING = "stretto.executors.cuda.hosts.serving"
 _CLOSE_S = 2.0
 """How long what was asked for may take to be sent when a session is closed."""
-
-
-def far_ranks(group: Group) -> tuple[int, ...]:
-    """Return the ranks of a group that are on other hosts than this one."""
-    hosts = hosts_of(group)
-    return tuple(q for q, host in enumerate(hosts) if host != hosts[group.rank])
 
 
 class Server:
@@ -42,10 +38,8 @@ class Server:
 
     def __init__(self, layout: FarLayout, address: int, num_ranks: int) -> None:
         """Lay out the words; `use` gives it a carrier."""
-        from stretto.executors.cuda.hosts import serving  # it compiles
-
-        self._serving = serving
-        word, of_ring = serving.Word, serving.RingWord
+        serving = self._serving = _serving()
+        word, of_ring = serving.ServingWord, serving.HostRingWord
         self._words = np.zeros(word.END, np.int64)
         self._rings = np.zeros((layout.sets, of_ring.END), np.int64)
         self._mirrors = np.zeros((layout.sets, num_ranks), np.int64)
@@ -64,13 +58,9 @@ class Server:
         self._words[word.STAGE_BYTES] = 2 * layout.half
         self._words[word.NUM_RANKS] = num_ranks
 
-    def use(self, calls: hop.Calls) -> None:
-        """Send by a carrier."""
-        first = self._serving.Word.HOP
-        self._words[first : first + 6] = (
-            calls.context, calls.put, calls.signal, calls.progress, calls.wait,
-            calls.busy,
-        )  # fmt: skip
+    def use(self, way: hop.Hop) -> None:
+        """Send by a hop that is connected."""
+        way.write_calls(self._words, self._serving.ServingWord.HOP)
 
     def serve(self) -> int:
         """Serve for a while, without the interpreter's lock; return why no longer."""
@@ -78,39 +68,52 @@ class Server:
 
     def stop(self) -> None:
         """Have `serve` return when all that was asked for has been sent."""
-        self._words[self._serving.Word.STOP] = 1
+        self._words[self._serving.ServingWord.STOP] = 1
 
     def said(self, code: int) -> str:
         """Return the name of what `serve` has returned."""
-        return str(self._serving.Said(code).name)
+        return str(self._serving.ServingEnd(code).name)
 
     @property
     def stuck(self) -> int | None:
         """Return the rank to which nothing can be sent now, if there is one."""
-        told = int(self._words[self._serving.Word.TOLD])
+        told = int(self._words[self._serving.ServingWord.TOLD])
         return told - 1 if told else None
 
     @property
     def times_ns(self) -> list[int]:
         """Return how long the last requests took this thread, in nanoseconds."""
-        first, served = self._serving.Word.TIMES, self.served
+        first, served = self._serving.ServingWord.TIMES, self.served
         kept = min(served, self._serving.KEPT)
         return [int(t) for t in self._words[first : first + kept]]
 
     @property
     def served(self) -> int:
         """Return how many requests have been served."""
-        return int(self._words[self._serving.Word.SERVED])
+        return int(self._words[self._serving.ServingWord.SERVED])
+
+
+def _serving() -> ModuleType:
+    """Return the compiled loop."""
+    (module,) = load("GPU ranks on several hosts", _SERVING)
+    return module
+
+
+def _load() -> None:
+    """Load the loop, and what carries bytes to other hosts."""
+    _serving()
+    hop.get(hop.chosen()).missing()  # opening it says why
 
 
 class FarWay:
     """What one session has for ranks on other hosts."""
 
-    def __init__(self, device: Device, group: Group, regions: Sequence[Region]) -> None:
+    def __init__(
+        self, device: Device, group: Group, regions: Sequence[FlagRegion]
+    ) -> None:
         """Take pinned memory and connect with all far ranks (collective)."""
+        load_together(group, _load)
         self._group, self._device = group, device
-        self.carrier = hop.chosen()
-        """By what bytes go to other hosts."""
         self.far_ranks = far_ranks(group)
         self.layout = FarLayout(
             sets=len(regions), half=regions[0].halves["stage"], far_ranks=self.far_ranks
@@ -122,38 +125,32 @@ class FarWay:
         self.server = Server(self.layout, address, group.num_ranks)
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._watch: Watch | None = None
-        window = hop.Window(
-            rank=group.rank,
-            num_ranks=group.num_ranks,
-            address=address,
-            puts=self.layout.puts,
-            words=self.layout.words,
-            sources=self.layout.mirrors,
-            secret=bytes(getattr(group, "secret", b"")),
-            towards=str(getattr(group, "towards", "")),
-        )
-        self._hop: Any = None
-        try:
-            self._hop = hop.get(self.carrier).open_hop(window, compiled=True)
+        self._watch: SessionWatch | None = None
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._pinned.close)
+            self._hop = hop.open_for(
+                group,
+                address=address,
+                puts=self.layout.puts,
+                words=self.layout.words,
+                sources=self.layout.mirrors,
+            )
+            undo.callback(self._hop.close)
             said = [m["hop"] for m, _ in group.exchange({"hop": self._hop.share()})]
-            check = getattr(group, "check", lambda: None)
-            self._hop.connect(said, self.far_ranks, group.deadline_s, check)
-        except BaseException:
-            if self._hop is not None:
-                self._hop.close()
-            self._pinned.close()
-            raise
-        self.server.use(self._hop.calls)
+            self._hop.connect(said, self.far_ranks, group.deadline_s)
+            undo.pop_all()
+        self.carrier = self._hop.carrier.name
+        """By what bytes go to other hosts."""
+        self.server.use(self._hop)
 
-    def start(self, watch: Watch) -> None:
+    def start(self, watch: SessionWatch) -> None:
         """Begin to serve; what goes wrong is told to the session's watch."""
         self._watch = watch
         name = f"stretto-hosts-{self._group.rank}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def fields(self, region: Region) -> Mapping[str, Any]:
+    def fields(self, region: FlagRegion) -> Mapping[str, Any]:
         """Return parameters of kernels that use a set of flags (abi.py)."""
         nth = self._regions.index(region)
         at, base = self.layout, self._base
@@ -163,7 +160,7 @@ class FarWay:
             "ring": base + at.ring(nth),
         }
 
-    def mirrors(self, region: Region) -> Mapping[int, int]:
+    def mirrors(self, region: FlagRegion) -> Mapping[int, int]:
         """Return, by far rank, where its staging is mirrored."""
         nth = self._regions.index(region)
         at = self.layout

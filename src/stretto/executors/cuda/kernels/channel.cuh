@@ -27,17 +27,7 @@
 
 namespace stretto {
 
-struct MemoryChannel {
-  u64 local;   // this rank's buffer
-  u64 remote;  // the peer's buffer, mapped here
-  u64 inbox;   // the word that the peer counts up, in our memory
-  u64 outbox;  // the word that we count up, in the peer's memory
-  u64 counts;  // ours alone: signals sent, signals seen
-  u64 calls;   // ours alone: calls of this block that have ended
-  const Home* home;
-  int rank, peer;
-
-  // --- plain data (channel_copy.cuh)
+struct MemoryChannel : ChannelWords {
   __device__ void put(u64 to, u64 from, u64 nbytes, u32 thread, u32 threads) const;
   __device__ void get(u64 to, u64 from, u64 nbytes, u32 thread, u32 threads) const;
   template <class T>
@@ -78,7 +68,7 @@ struct MemoryChannel {
   // ONE thread, after __syncthreads(), at the end of a call.
   __device__ void end_call() const { *reinterpret_cast<u64*>(calls) += 1; }
 };
-static_assert(sizeof(MemoryChannel) == 64, "channels.py: CHANNEL");
+static_assert(sizeof(MemoryChannel) == sizeof(ChannelWords), "words alone");
 
 }  // namespace stretto
 

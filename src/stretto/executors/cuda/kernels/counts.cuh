@@ -54,7 +54,7 @@ __device__ __forceinline__ bool fits(const Params& p, const Counted<Table>& give
   if (blockIdx.x % (C::blocks * C::lanes) == 0 && threadIdx.x == 0) {
     const Place at{C::rank, 0, C::lane, 0, 0};
     const i64 whose = which < 0 ? C::rank : which * C::ranks / given.number;
-    give_up<C::ranks>(p, at, TOO_MANY, static_cast<int>(which), static_cast<int>(whose),
+    give_up<C::ranks>(p, at, COUNTS, static_cast<int>(which), static_cast<int>(whose),
                       static_cast<u64>(got), static_cast<u64>(want));
   }
   return false;

@@ -60,7 +60,7 @@ __device__ __noinline__ void give_up(const Params& p, Place at, Kind kind, int s
                                      int peer, u64 got, u64 want) {
   const u64 mine = p.control[at.rank];
   const u64 launch = load_relaxed_word(control_word(mine, LAUNCHES));
-  const bool counts = kind == TOO_MANY;  // before the roll is called, by all at once
+  const bool counts = kind == COUNTS;  // before the roll is called, by all at once
   const u64 roll = counts ? 0 : read_roll<RANKS>(p, at.rank, launch);
   u32 absent = static_cast<u32>(roll), differ = static_cast<u32>(roll >> 32);
   const u64 claim = broken_value(kind, at.rank, peer, absent);

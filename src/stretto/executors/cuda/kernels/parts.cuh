@@ -6,15 +6,9 @@
 
 #include "element.cuh"
 #include "stream.cuh"
+#include "words.cuh"
 
 namespace stretto {
-
-struct Stacked {
-  const char* first;
-  char* out;
-  u64 step;     // bytes from a part to the next
-  u64 vectors;  // of 16 bytes, in each part
-};
 
 template <class E, u32 PARTS>
 __device__ __forceinline__ void add_parts(const Stacked& p) {

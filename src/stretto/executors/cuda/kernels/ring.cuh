@@ -15,18 +15,6 @@
 
 namespace stretto {
 
-constexpr u64 HOST_SLOTS = 1024;
-constexpr u64 HOST_RING_BEGIN = 64;  // bytes; the first word counts what was taken
-
-struct HostRequest {
-  u64 turn;  // its number, from 1: written last
-  u64 peer;
-  u64 at, nbytes;   // of staging
-  u64 word, value;  // of control memory, from its beginning; value 0: no word
-  u64 padding[2];
-};
-static_assert(sizeof(HostRequest) == 64, "hosts/ring.py: REQUEST");
-
 // What is asked for.
 struct Asked {
   u64 peer, at, nbytes, word, value;

@@ -12,23 +12,9 @@
 // any block has stored: whoever reads the word's new value, reads the runs' new bytes.
 #pragma once
 
+#include "words.cuh"
+
 namespace stretto {
-
-constexpr unsigned MOST_AXES = 8;
-
-struct Runs {
-  const long long* src_chunk;  // where each chunk begins, in every tensor
-  const long long* dst_chunk;
-  const long long* src_box;  // the address of each box's first element, in chunk 0
-  const long long* dst_box;
-  unsigned runs, boxes, box_runs;
-  unsigned units;  // vectors, or elements, of a run
-  unsigned size[MOST_AXES];
-  long long src_step[MOST_AXES], dst_step[MOST_AXES];
-  long long src, dst;         // of one box and one chunk: where it begins, and no tables
-  unsigned long long* turns;  // blocks that have ended, and calls so far; zeros at first
-  unsigned long long* word;   // gets the number of the call, where it is raised
-};
 
 struct Ends {
   long long src, dst;

@@ -9,23 +9,6 @@
 
 #include "abi.cuh"
 
-namespace stretto {
-
-constexpr u32 STEP_BLOCKS = 16;
-constexpr u32 STEP_RECORDS = 4096;
-constexpr u32 STEP_WORKERS = STEP_BLOCKS * MAX_LANES;
-constexpr u32 WHOLE_CALL = 0xffff;  // in the place of a step
-
-struct StepRecord {
-  u64 what;     // fingerprint, step << 32, worker << 48
-  u64 epoch;    // of the call's first tile: the same on all ranks
-  u64 control;  // which set of flags of which communicator
-  u64 tile, begin, wait, end, spare;
-};
-static_assert(sizeof(StepRecord) == 64, "steps.py: RECORD");
-
-}  // namespace stretto
-
 #ifdef STRETTO_STEPS
 
 extern "C" {

@@ -12,16 +12,6 @@ namespace stretto {
 
 using Home = Params;
 
-// What a channel was waiting for, for the record.
-enum Awaited : u32 {
-  A_STEP = 0,  // of a plan
-  A_SIGNAL = 1,
-  A_PACKET = 2,
-  AN_ENGINE_SIGNAL = 3,
-  A_FLUSH = 4,
-  A_RING = 5,  // room in the ring of requests: the proxy thread has stopped
-};
-
 __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int peer,
                                              Awaited what, int step, u64 got, u64 want) {
   const u64 mine = home.control[rank];

@@ -8,47 +8,48 @@ from __future__ import annotations
 
 from typing import Any
 
+from stretto.compiler.plan import Batched, PlanLayout, ProvedPlan, Space
 from stretto.executors import Call
 from stretto.executors.cuda.launching.launch import BoundKernel
 from stretto.executors.cuda.launching.names import CallName
+from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.plain import places_in
 from stretto.executors.cuda.launching.services import SessionServices
-from stretto.ir import Verified
-from stretto.lower import Batched, as_one_kernel
-from stretto.plan import Layout, Plan
-
-__all__ = ["bind_kernel", "bind_plan", "places_of"]
 
 
 def bind_plan(
     session: SessionServices,
-    plan: Verified[Plan],
+    plan: ProvedPlan,
     call: Call,
     name: CallName,
     **more: Any,
 ) -> BoundKernel:
     """Bind a plan to a kernel of its own."""
-    places = places_of(session, plan.value, call)
-    run = as_one_kernel(plan, several_tiles=places.tiles > 1)
-    return bind_kernel(session, run, call, places, name, **more)
+    places = places_in(session.regions[0], plan.value, call)
+    run = plan.as_one_kernel(several_tiles=places.tiles > 1)
+    loaded = session.load_call(run, call)
+    more["shares"] = peer_spaces(run.plan, session.group.rank)
+    return BoundKernel(session, run.plan, loaded, where=places, name=name, **more)
 
 
 def bind_kernel(
     session: SessionServices,
-    plan: Batched,
+    run: Batched,
     call: Call,
-    places: Layout,
+    places: PlanLayout,
     name: CallName,
     *,
     share: int = 0,
     counted: bool = False,
+    shares: frozenset[Space] | None = None,
     **more: Any,
 ) -> BoundKernel:
-    """Bind a plan's kernel to what is packed with it."""
-    loaded = session.load_call(plan, call, share=share, counted=counted)
-    return BoundKernel(session, plan.plan, loaded, where=places, name=name, **more)
+    """Bind a kernel to what is packed with it.
 
-
-def places_of(session: SessionServices, plan: Plan, call: Call) -> Layout:
-    """Return how a call is laid out in a session's staging."""
-    return places_in(session.regions[0], plan, call)
+    `shares` are the spaces that peers touch: the plan's, unless others are said.
+    """
+    loaded = session.load_call(run, call, share=share, counted=counted)
+    more["shares"] = shares
+    if shares is None:
+        more["shares"] = peer_spaces(run.plan, session.group.rank)
+    return BoundKernel(session, run.plan, loaded, where=places, name=name, **more)

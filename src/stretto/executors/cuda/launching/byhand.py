@@ -5,24 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stretto.collectives import storage
+from stretto.compiler.plan import Handwritten, Plan, PlanLayout, layout
 from stretto.executors import Call
-from stretto.executors.cuda.codegen.abi import ESCAPES, MAX_BLOCKS, Footprint
+from stretto.executors.cuda.codegen.abi import Footprint
 from stretto.executors.cuda.codegen.byhand import hand_threads
 from stretto.executors.cuda.flags.regions import HALVES
-from stretto.lang import Handwritten, handwritten
-from stretto.plan import Layout, Plan, layout
-
-__all__ = ["hand_footprint", "hand_layout", "taken_by_hand"]
+from stretto.executors.cuda.words import ESCAPES, MAX_BLOCKS
+from stretto.program.elements import storage
 
 
 def taken_by_hand(plan: Plan, call: Call, share: int = 1) -> Handwritten | None:
-    """Return the kernel that is registered for a plan, where it takes such a call.
+    """Return the kernel that a plan brings, where it takes such a call.
 
     Every rank answers alike: it depends on nothing but the plan, the call, and the
     share of staging memory that the session has.
     """
-    found = handwritten(plan.name)
+    found = plan.by_hand
     if found is None or not call.counts or plan.schedule.protocol == "engine":
         return None
     refused = found.refuses(
@@ -38,7 +36,7 @@ def taken_by_hand(plan: Plan, call: Call, share: int = 1) -> Handwritten | None:
     return found if _fits(hand_footprint(found, plan, call), share) else None
 
 
-def hand_layout(plan: Plan, sizes: Any, call: Call) -> Layout:
+def hand_layout(plan: Plan, sizes: Any, call: Call) -> PlanLayout:
     """Return a layout of one epoch, whose tile is the part: what `count` says."""
     whole = layout(plan, sizes, storage(call.dtype).itemsize, tile_bytes=1 << 62)
     return replace(whole, tile=call.counts[0], tiles=1)

@@ -20,8 +20,6 @@ from collections.abc import Callable
 from types import BuiltinFunctionType
 from typing import Any
 
-__all__ = ["Capture", "capture_of"]
-
 CAPTURING = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE."""
 SINCE = 12030

@@ -9,31 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stretto import collectives
-from stretto.arrays.view import packed_view, pointer
-from stretto.collectives import Shape, storage
+from stretto.arrays import packed_view, pointer
+from stretto.compiler.plan import Plan, ProvedPlan
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe
-from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.counts import received_counts
-from stretto.executors.cuda.flags.regions import Region
-from stretto.executors.cuda.launching.bind import bind_kernel, bind_plan, places_of
+from stretto.executors.cuda.flags.regions import FlagRegion
+from stretto.executors.cuda.launching.bind import bind_kernel, bind_plan
 from stretto.executors.cuda.launching.introduce import introduce
 from stretto.executors.cuda.launching.launch import AddedWords, Key, Launch
-from stretto.executors.cuda.launching.names import CallName
+from stretto.executors.cuda.launching.names import CallName, fingerprint
 from stretto.executors.cuda.launching.peers import peer_spaces
+from stretto.executors.cuda.launching.plain import places_in
 from stretto.executors.cuda.launching.services import SessionServices
-from stretto.ir import Verified
-from stretto.lower import batched, closed
-from stretto.plan import Plan
-
-__all__ = ["prepare_counted"]
+from stretto.program.elements import storage
 
 
 def prepare_counted(
     session: SessionServices,
-    plan: Verified[Plan],
-    gather: Verified[Plan],
+    plan: ProvedPlan,
+    gather: ProvedPlan,
     call: Call,
 ) -> Launch:
     """Bind a plan to counts on the GPU; `call` says how large they may be.
@@ -44,30 +39,29 @@ def prepare_counted(
     this rank's counts, as int64, and what is told how much came of each rank, or None.
     """
     _refuse_shared(plan.value)
-    plan = closed(plan)  # how many tiles there are, nobody here knows
+    plan = plan.closed()  # how many tiles there are, nobody here knows
     value, itemsize, most = plan.value, storage(call.dtype).itemsize, max(call.counts)
     n = value.num_ranks
     row = Call(dtype="int64", counts=(len(call.counts) // n,) * n)
     mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
     name = CallName(mark, f"{describe(value, call)}, with counts on the GPU")
-    shape = Shape(num_ranks=n, split=value.split, params=value.params)
-    number = collectives.get(value.collective).num_parts(shape)
+    number = value.kind.num_parts(value.shape)
 
-    def matrix(region: Region) -> int:
+    def matrix(region: FlagRegion) -> int:
         """Return where launches with a set of flags find the counts of all ranks."""
         return session.slab.base + region.counts
 
-    def of_gather(region: Region, key: Key) -> Key:
+    def of_gather(region: FlagRegion, key: Key) -> Key:
         return key[2], matrix(region)
 
-    def of_main(region: Region, key: Key) -> Key:
+    def of_main(region: FlagRegion, key: Key) -> Key:
         return (*key[:2], matrix(region), number, most, *key[3:])
 
     main = bind_kernel(
         session,
-        batched(plan),
+        plan.batched(),
         call,
-        places_of(session, value, call),
+        places_in(session.regions[0], value, call),
         name,
         counted=True,
         own_key=of_main,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from stretto.compiler.plan import Plan
 from stretto.executors import Call
 from stretto.executors.cuda.launching.launch import Launch
 from stretto.executors.cuda.launching.services import SessionServices
-from stretto.plan import Plan
-
-__all__ = ["introduce"]
 
 
 def introduce(

@@ -23,8 +23,6 @@ from stretto.executors.cuda.device.driver import Device, api, ask, attempt
 from stretto.executors.cuda.flags.steps import CLOCK_KERNEL, memory_of
 from stretto.executors.cuda.launching.captured import capture_of
 
-__all__ = ["TURN", "Kernels", "Loaded", "TooManyBlocks", "enqueue", "load"]
-
 LEGACY = 1
 """The greatest handle of the legacy stream, which cannot be captured."""
 _Shelf: TypeAlias = dict[tuple[int, str], list[Any]]

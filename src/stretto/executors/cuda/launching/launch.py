@@ -17,30 +17,20 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.arrays.view import pointer, require_near
+from stretto.arrays import pointer, require_near
+from stretto.compiler.plan import Plan, PlanLayout, Space
 from stretto.errors import CallError
-from stretto.executors.cuda.codegen.abi import PARAMS, mixed, pack
+from stretto.executors.cuda.codegen.abi import mixed, pack
 from stretto.executors.cuda.device.driver import (
     current_stream,
     stream_handle,
     stream_question,
 )
-from stretto.executors.cuda.flags.regions import Region
+from stretto.executors.cuda.flags.regions import FlagRegion
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
 from stretto.executors.cuda.launching.names import CallName
-from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
-from stretto.plan import Layout, Plan, Space
-
-__all__ = [
-    "KEPT",
-    "AddedWords",
-    "BoundKernel",
-    "Key",
-    "Launch",
-    "Parameters",
-    "Part",
-]
+from stretto.executors.cuda.words import PARAMS
 
 _INPUT, _OUTPUT, _MARK = (
     PARAMS.fields[name][1] // 8  # type: ignore[index]
@@ -62,11 +52,11 @@ Key: TypeAlias = tuple[int, ...]
 T = TypeVar("T")
 AddedWords: TypeAlias = Callable[[Key, Any, Any, Sequence[Any]], Sequence[int]]
 """Words that a call adds to its key, of input, output, and extra arrays."""
-OwnKey: TypeAlias = Callable[[Region, Key], Key]
+OwnKey: TypeAlias = Callable[[FlagRegion, Key], Key]
 """The key of a part, of that of its call."""
 
 
-class Block(int):
+class Args(int):
     """A kernel's parameters in memory: the address of its argument array."""
 
     words: memoryview
@@ -74,8 +64,9 @@ class Block(int):
     _array: Any
 
     @classmethod
-    def of(cls, packed: NDArray[np.uint8]) -> Block:
+    def of(cls, packed: NDArray[np.uint8]) -> Args:
         """Return a copy of packed parameters."""
+        # A table that is empty here is one word for the driver, which copies it.
         padded = packed.tobytes() + bytes(PADDING)
         raw = (ctypes.c_uint8 * len(padded)).from_buffer_copy(padded)
         array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
@@ -99,6 +90,7 @@ class Parameters(Generic[T]):
     def pack(self, key: Key) -> T:
         """Pack for a key that is not kept."""
         full = len(self.kept) >= KEPT
+        # The driver has copied what was launched: its memory may be written over.
         oldest = self.kept.pop(next(iter(self.kept))) if full else None
         found = self.kept[key] = self._make(key, oldest)
         return found
@@ -108,7 +100,7 @@ class Parameters(Generic[T]):
         self.kept.clear()
 
 
-class Part(Protocol):
+class LaunchPart(Protocol):
     """What a call enqueues: a kernel, or copies."""
 
     name: CallName
@@ -116,7 +108,7 @@ class Part(Protocol):
     peers: frozenset[Space]
     """Which of everybody's own arrays peers touch."""
 
-    def parameters(self, region: Region) -> Parameters[Any]:
+    def parameters(self, region: FlagRegion) -> Parameters[Any]:
         """Return what is packed for calls with a set of flags; at first nothing."""
 
     def enqueue(self, handle: int, packed: Any, early: bool) -> None:
@@ -132,13 +124,13 @@ class BoundKernel:
         plan: Plan,
         loaded: Loaded,
         *,
-        where: Layout,
+        where: PlanLayout,
         name: CallName,
-        shares: frozenset[Space] | None = None,
+        shares: frozenset[Space],
         words: Sequence[int] = (),
         own_key: OwnKey | None = None,
     ) -> None:
-        """`shares` are the spaces that peers touch: the plan's, unless others are said.
+        """`shares` are the spaces that peers touch.
 
         Extra words of its table are `words`, or else those that a key ends with.
         """
@@ -148,7 +140,7 @@ class BoundKernel:
         self.loaded = loaded
         self.where = where
         self.name = name
-        self.peers = peer_spaces(plan, space.rank) if shares is None else shares
+        self.peers = shares
         self._space, self._watch = space, session.watch
         self._recorded, self._far = session.recorded, session.far
         self._deadline_ns = int(session.group.deadline_s * 1e9)
@@ -161,7 +153,7 @@ class BoundKernel:
         ]
         """Words of the parameters that a key says, and where it does."""
 
-    def parameters(self, region: Region) -> Parameters[Block]:
+    def parameters(self, region: FlagRegion) -> Parameters[Args]:
         """Return what is packed for calls with a set of flags; at first nothing."""
         return Parameters(functools.partial(self._pack, region, self.packed(region)))
 
@@ -171,7 +163,7 @@ class BoundKernel:
         if (loaded.launch if early else loaded.launch_late)(handle, packed):
             enqueue(self._space.device, loaded, handle, packed, early)
 
-    def packed(self, region: Region) -> NDArray[np.uint8]:
+    def packed(self, region: FlagRegion) -> NDArray[np.uint8]:
         """Return the parameters of launches with a set of flags, without arrays."""
         bases = self._space.peers
         stage = [b + region.stage for b in bases]
@@ -196,12 +188,12 @@ class BoundKernel:
         )
 
     def _pack(
-        self, region: Region, packed: NDArray[np.uint8], key: Key, old: Block | None
-    ) -> Block:
+        self, region: FlagRegion, packed: NDArray[np.uint8], key: Key, old: Args | None
+    ) -> Args:
         """Return parameters for a key, in the place of old ones."""
         if self._own_key is not None:
             key = self._own_key(region, key)
-        block = Block.of(packed) if old is None else old
+        block = Args.of(packed) if old is None else old
         self._bind(block.words, key)
         return block
 
@@ -211,6 +203,7 @@ class BoundKernel:
         words[_INPUT + rank], words[_OUTPUT + rank] = source, target
         for at, nth in self._added:
             words[at] = key[nth]
+        # Peers touch nothing of the callers': where arrays lie is this rank's business.
         if not self.peers:
             return
         offsets: list[int | None] = []
@@ -232,6 +225,7 @@ class BoundKernel:
                 words[first + q] = self._space.peer_address(q, offset)
             words[first + rank] = address
         of = self.name.fingerprint
+        # Ranks compare it: arrays at different offsets are different calls.
         fingerprint = mixed(of, tuple(offsets))
         self._watch.know(fingerprint, self.plan, of, offsets)
         self._recorded.also(fingerprint, of)
@@ -244,7 +238,7 @@ class Launch:
     def __init__(
         self,
         session: SessionServices,
-        *parts: Part,
+        *parts: LaunchPart,
         added: AddedWords | None = None,
     ) -> None:
         """With `added` words the call takes extra arrays."""
@@ -294,6 +288,7 @@ class Launch:
         try:
             if self._state[0] or self._watch.fault is not None:
                 self._watch.check()
+            # Asked of torch each time: the current stream is the thread's, and changes.
             handle = (
                 current_stream(self._ordinal)
                 if stream is None
@@ -309,6 +304,8 @@ class Launch:
                     for array in extra:
                         require_near(array, self._ordinal)
                 key = (*key, *self._added(key, x, out, extra))
+            # Only streams that have their flags for themselves are in it; the rest take
+            # turns.
             parameters = self._streams.get(handle)
             if parameters is None:
                 self._in_turn(handle, key)
@@ -373,6 +370,7 @@ class Launch:
     def _in_turn(self, handle: int, key: Key) -> None:
         """Launch on a stream that is new here, or whose flags others use too."""
         flags = self._flags.of(handle)
+        is_own = self._is_one_kernel and flags.own(handle, self)
         opened = self._opened.get(flags.nth)
         if opened is None:
             opened = tuple(part.parameters(flags.region) for part in self.parts)
@@ -383,7 +381,7 @@ class Launch:
         for parameters in opened:
             found = parameters.kept.get(key)
             placed.append(parameters.pack(key) if found is None else found)
-        if self._is_one_kernel and flags.own(handle, self):
+        if is_own:
             self._streams[handle] = opened[0]
             self._kernel.enqueue(handle, placed[0])
             return

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from stretto.compiler.plan import Plan
 from stretto.executors.cuda.codegen.abi import mixed
-
-__all__ = ["CallName"]
 
 
 class CallName(NamedTuple):
@@ -23,3 +23,9 @@ class CallName(NamedTuple):
     def of_second_part(self) -> CallName:
         """Return the name of what runs beside the part that has this one."""
         return CallName(self.fingerprint ^ 1 or 1, self.words)
+
+
+def fingerprint(plan: Plan, dtype: str, op: str, counts: Sequence[int]) -> int:
+    """Return 32 bits that calls of one kind share; not 0."""
+    text = f"{plan.digest} {dtype} {op} {tuple(int(c) for c in counts)}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") or 1

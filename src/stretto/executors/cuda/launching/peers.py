@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.plan import Move, Plan, Space
-
-__all__ = ["peer_spaces"]
+from stretto.compiler.plan import Move, Plan, Space
 
 
 def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:

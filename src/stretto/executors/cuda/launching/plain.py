@@ -8,46 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stretto.collectives import storage
+from stretto.compiler.plan import Plan, PlanLayout, ProvedPlan, hands_round_on_engine
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.generate import generate
-from stretto.executors.cuda.flags.regions import Region, fit, symbol_sizes
+from stretto.executors.cuda.flags.regions import FlagRegion, fit, symbol_sizes
 from stretto.executors.cuda.launching.byhand import taken_by_hand
 from stretto.executors.cuda.launching.copies import runs_on_engine
-from stretto.ir import Verified
-from stretto.lower import (
-    Batched,
-    as_one_kernel,
-    barrier_plan,
-    batched,
-    copied,
-    hands_round_on_engine,
-    in_halves,
-)
-from stretto.plan import Layout, Plan
-from stretto.verify import verify_plan
-
-__all__ = ["BARRIER", "meeting_of", "places_in", "plain_kernels"]
+from stretto.program.elements import storage
 
 BARRIER = Call(dtype="uint8")
 """What the kernel of a barrier beside copies is generated for."""
 
 
-def places_in(region: Region, plan: Plan, call: Call) -> Layout:
+def places_in(region: FlagRegion, plan: Plan, call: Call) -> PlanLayout:
     """Return how a call is laid out in a region's staging."""
     sizes, itemsize = symbol_sizes(plan, call), storage(call.dtype).itemsize
     return fit(plan, sizes, itemsize, region=region)
 
 
-def meeting_of(plan: Plan) -> Batched:
-    """Return the barrier of everybody that stands beside a plan's copies."""
-    return batched(verify_plan(barrier_plan(plan.name, plan.num_ranks)))
-
-
 def plain_kernels(
-    plan: Verified[Plan], call: Call, *, rank: int, region: Region
+    plan: ProvedPlan, call: Call, *, rank: int, region: FlagRegion
 ) -> Iterator[Kernel]:
     """Yield the kernels that a session of such regions loads for a plain call."""
     value = plan.value
@@ -56,16 +38,15 @@ def plain_kernels(
         yield hand_kernel(own, value, rank=rank, dtype=call.dtype, op=call.op)
         return
     if runs_on_engine(value):
-        copies, runs = copied(plan), None
+        copies, runs = plan.copied(), None
     else:
         places = places_in(region, value, call)
         several_tiles = places.tiles > 1
-        copies, runs = None, as_one_kernel(plan, several_tiles=several_tiles)
+        copies, runs = None, plan.as_one_kernel(several_tiles=several_tiles)
         if hands_round_on_engine(value):
-            halves = in_halves(plan, several_tiles=several_tiles)
+            halves = plan.in_halves(several_tiles=several_tiles)
             copies, runs = halves.copies, halves.kernel
     if runs is not None:
         yield generate(runs, rank=rank, dtype=call.dtype, op=call.op)
-    if copies is not None and copies.once:
-        meet = meeting_of(copies.plan)
-        yield generate(meet, rank=rank, dtype=BARRIER.dtype, op=BARRIER.op)
+    if copies is not None:
+        yield generate(plan.barrier(), rank=rank, dtype=BARRIER.dtype, op=BARRIER.op)

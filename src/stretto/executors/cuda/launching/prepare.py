@@ -9,52 +9,46 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from stretto.arrays.view import pointer, require_near
-from stretto.collectives import storage
-from stretto.epilogues import Spec
+from stretto.arrays import pointer, require_near
+from stretto.compiler.plan import (
+    Handwritten,
+    Plan,
+    PlanLayout,
+    ProvedPlan,
+    Space,
+    hands_round_on_engine,
+    layout,
+    settled_hosts,
+)
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe, hosts_of
-from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
 from stretto.executors.cuda.device.driver import api, ask, current_stream, stream_handle
 from stretto.executors.cuda.flags.regions import fit, symbol_sizes
-from stretto.executors.cuda.launching.bind import bind_kernel, bind_plan, places_of
+from stretto.executors.cuda.launching.bind import bind_kernel, bind_plan
 from stretto.executors.cuda.launching.byhand import hand_layout, taken_by_hand
 from stretto.executors.cuda.launching.copies import BoundCopies, runs_on_engine
 from stretto.executors.cuda.launching.introduce import introduce
 from stretto.executors.cuda.launching.kernels import TooManyBlocks
 from stretto.executors.cuda.launching.launch import BoundKernel, Key, Launch
-from stretto.executors.cuda.launching.names import CallName
+from stretto.executors.cuda.launching.names import CallName, fingerprint
 from stretto.executors.cuda.launching.peers import peer_spaces
-from stretto.executors.cuda.launching.plain import BARRIER, meeting_of
+from stretto.executors.cuda.launching.plain import BARRIER, places_in
 from stretto.executors.cuda.launching.services import SessionServices
-from stretto.ir import Verified
-from stretto.lang import Handwritten
-from stretto.lower import (
-    as_one_kernel,
-    copied,
-    hands_round_on_engine,
-    in_halves,
-)
-from stretto.plan import Layout, Plan, Space, layout, settled_hosts
-from stretto.verify import verify_plan
-
-__all__ = ["OnCopy", "pitches", "prepare"]
+from stretto.program.elements import storage
+from stretto.program.epilogues import Spec
 
 LARGEST_PITCHED = 1 << 32
 """Bytes of a part whose rows have a pitch."""
 
 
-def prepare(
-    session: SessionServices, plan: Verified[Plan], call: Call
-) -> Launch | OnCopy:
+def prepare(session: SessionServices, plan: ProvedPlan, call: Call) -> Launch | OnCopy:
     """Bind a plan to a kind of call: generate, compile, load, pack."""
     value = plan.value
     if value.num_ranks != session.group.num_ranks:
@@ -123,7 +117,7 @@ class OnCopy:
             ask("cuMemFreeAsync", copy, on)
 
 
-def _launch(session: SessionServices, plan: Verified[Plan], call: Call) -> Launch:
+def _launch(session: SessionServices, plan: ProvedPlan, call: Call) -> Launch:
     """Bind a plan to its parts, under a name, and tell what its calls are."""
     value = plan.value
     mark = fingerprint(value, call.dtype, call.op.value, call.counts)
@@ -149,29 +143,26 @@ def _launch(session: SessionServices, plan: Verified[Plan], call: Call) -> Launc
 
 
 def _copied(
-    session: SessionServices, plan: Verified[Plan], call: Call, name: CallName
+    session: SessionServices, plan: ProvedPlan, call: Call, name: CallName
 ) -> Launch:
-    """Bind a plan to copies, between barriers where those are all it needs."""
-    copies = copied(plan)
+    """Bind a plan to copies, between barriers."""
+    copies = plan.copied()
     bound = _copies(session, copies, plan.value, call, name)
-    if not copies.once:
-        return Launch(session, bound)
-    barrier = _barrier(session, copies.plan, name)
+    barrier = _barrier(session, plan, copies.plan, name)
     return Launch(session, barrier, bound, barrier)
 
 
 def _in_halves(
-    session: SessionServices, plan: Verified[Plan], call: Call, name: CallName
+    session: SessionServices, plan: ProvedPlan, call: Call, name: CallName
 ) -> Launch:
     """Bind a kernel for the sums, and copies that hand them round."""
-    places = places_of(session, plan.value, call)
-    halves = in_halves(plan, several_tiles=places.tiles > 1)
+    places = places_in(session.regions[0], plan.value, call)
+    halves = plan.in_halves(several_tiles=places.tiles > 1)
     kernel = bind_kernel(session, halves.kernel, call, places, name)
     name = name.of_second_part()
     bound = _copies(session, halves.copies, plan.value, call, name)
-    if not halves.copies.once:
-        return Launch(session, kernel, bound)
-    return Launch(session, kernel, bound, _barrier(session, halves.copies.plan, name))
+    barrier = _barrier(session, plan, halves.copies.plan, name)
+    return Launch(session, kernel, bound, barrier)
 
 
 def _copies(
@@ -186,11 +177,13 @@ def _copies(
     )
 
 
-def _barrier(session: SessionServices, plan: Plan, name: CallName) -> BoundKernel:
+def _barrier(
+    session: SessionServices, plan: ProvedPlan, copies: Plan, name: CallName
+) -> BoundKernel:
     """Return a barrier of everybody as a kernel, for the copies of a plan."""
-    meet = meeting_of(plan)
+    meet = plan.barrier()
     places = layout(meet.plan, np.zeros(0, np.int64), 1)
-    shares = peer_spaces(plan, session.group.rank)
+    shares = peer_spaces(copies, session.group.rank)
     return bind_kernel(session, meet, BARRIER, places, name, shares=shares)
 
 
@@ -198,7 +191,7 @@ def _barrier(session: SessionServices, plan: Plan, name: CallName) -> BoundKerne
 
 
 def _pitched(
-    session: SessionServices, plan: Verified[Plan], call: Call, name: CallName
+    session: SessionServices, plan: ProvedPlan, call: Call, name: CallName
 ) -> Launch:
     """Bind an all_to_all whose parts are rows with a pitch (kernels/pitched.cuh).
 
@@ -260,7 +253,7 @@ def _by_hand(
 
 def _fused(
     session: SessionServices,
-    plan: Verified[Plan],
+    plan: ProvedPlan,
     call: Call,
     epilogue: Spec,
     name: CallName,
@@ -295,22 +288,21 @@ def _fused(
     except TooManyBlocks:
         if value.schedule.blocks <= EACH_ITS_OWN:
             raise
-    half = replace(value.schedule, blocks=value.schedule.blocks // 2)
-    plan = verify_plan(replace(value, schedule=half), plan)
+    plan = plan.on_blocks(value.schedule.blocks // 2)
     places = fit(plan.value, sizes, itemsize, grain=grain, region=region)
     return _with_epilogue(session, plan, call, epilogue, name, places, 0)
 
 
 def _with_epilogue(
     session: SessionServices,
-    proved: Verified[Plan],
+    proved: ProvedPlan,
     call: Call,
     epilogue: Spec,
     name: CallName,
-    places: Layout,
+    places: PlanLayout,
     share: int,
 ) -> Launch:
-    plan = as_one_kernel(proved, several_tiles=places.tiles > 1)
+    plan = proved.as_one_kernel(several_tiles=places.tiles > 1)
     said = zlib.crc32(f"{share} {plan.plan.schedule.blocks} {epilogue}".encode())
     name = name.of_form((said,), f", with the epilogue {epilogue}")
     kernel = bind_kernel(session, plan, call, places, name, share=share)

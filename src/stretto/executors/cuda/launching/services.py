@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stretto.compiler.plan import Batched
 from stretto.executors import Call, Group
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device.arrays import DeviceArray
-from stretto.executors.cuda.device.driver import Device, Side
+from stretto.executors.cuda.device.driver import Device, JoinedStream
 from stretto.executors.cuda.device.memory import Slab
 from stretto.executors.cuda.device.space import AddressSpace
-from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.flagsets import FlagSets
 from stretto.executors.cuda.flags.recorded import Recorded
-from stretto.executors.cuda.flags.regions import Region
-from stretto.executors.cuda.flags.watch import Watch
+from stretto.executors.cuda.flags.regions import FlagRegion
+from stretto.executors.cuda.flags.watch import SessionWatch
 from stretto.executors.cuda.launching.kernels import Loaded
-from stretto.lower import Batched
 
 if TYPE_CHECKING:
-    from stretto.executors.cuda.custom.proxy import Proxy
     from stretto.executors.cuda.hosts.way import FarWay
-
-__all__ = ["SessionServices"]
 
 
 class SessionServices(Protocol):
@@ -31,10 +27,10 @@ class SessionServices(Protocol):
 
     group: Group
     device: Device
-    regions: tuple[Region, ...]
+    regions: tuple[FlagRegion, ...]
     slab: Slab
     space: AddressSpace
-    watch: Watch
+    watch: SessionWatch
     flags: FlagSets
     far: FarWay | None
     """The way to ranks on other hosts, where there are such."""
@@ -54,11 +50,5 @@ class SessionServices(Protocol):
     def load_kernel(self, kernel: Kernel) -> Loaded:
         """Compile and load a kernel, once."""
 
-    def engine_watch(self) -> EngineWatch:
-        """Return the deadlines of copy-engine calls, made at their first use."""
-
-    def side_streams(self, count: int) -> list[Side]:
+    def side_streams(self, count: int) -> list[JoinedStream]:
         """Return so many streams of our own, with events to fork and join."""
-
-    def proxy(self) -> Proxy:
-        """Return the thread that serves engine channels, started at its first use."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import weakref
 
-from stretto.executors.cuda.device.driver import Device, Side, api, ask
-
-__all__ = ["SideStream"]
+from stretto.executors.cuda.device.driver import Device, JoinedStream, api, ask
 
 
 class SideStream:
@@ -19,7 +17,7 @@ class SideStream:
     def __init__(self, device: Device) -> None:
         self._device = device
         device.enter()
-        self._side = Side()
+        self._side = JoinedStream()
         self.stream = int(self._side.stream)
         weakref.finalize(self, self._side.close)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from stretto.errors import CallError
 from stretto.executors.cuda.device.driver import Device, api, ask, attempt, capturing
 
-__all__ = ["Lane"]
 
-
-class Lane:
+class CopyLane:
     """See the module; `stream` is its handle."""
 
     def __init__(self, device: Device) -> None:

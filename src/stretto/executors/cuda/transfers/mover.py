@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,10 +30,9 @@ from stretto.executors.cuda.device.driver import (
 )
 from stretto.executors.cuda.device.sharing import Imports, describe
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
-from stretto.executors.cuda.transfers.lane import Lane
-from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, shape_of
-
-__all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
+from stretto.executors.cuda.transfers.lane import CopyLane
+from stretto.executors.cuda.transfers.text import THREADS, TextKey, kernel_of, shape_of
+from stretto.executors.cuda.words import MOST_AXES, RUNS
 
 ENGINE_BYTES = 512 << 10
 """Bytes of a piece from which copy engines move it, by default: a copy costs an engine
@@ -42,8 +40,7 @@ ENGINE_BYTES = 512 << 10
 _MOST_PIECES = 4096
 """Pieces that copy engines are given for one transfer, at most."""
 _BLOCKS_PER_SM = 8
-_DEPTH = 8
-_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q4q")
+_DEPTH = MOST_AXES
 _TURNS = 16
 """Bytes that a kernel counts in, where it raises a word."""
 _SHORTEST = 4096
@@ -129,14 +126,14 @@ _NOTHING = Boxes(
 """What moves nothing, and raises a word."""
 
 
-class Mover:
+class GpuMover:
     """The GPU of this process, as transfers use it."""
 
     def __init__(self) -> None:
         self.device = open_device(here())
         self._imports = Imports(self.device)
-        self._functions: dict[Shape, tuple[Any, Any, Kernel]] = {}
-        self._loaded: dict[tuple[Shape, int], Loaded] = {}
+        self._functions: dict[TextKey, tuple[Any, Any, Kernel]] = {}
+        self._loaded: dict[tuple[TextKey, int], Loaded] = {}
 
     def describe(
         self, address: int, nbytes: int
@@ -175,11 +172,11 @@ class Mover:
         """Return the stream that the caller works on."""
         return current_stream(self.device.ordinal)
 
-    def lane(self) -> Lane:
+    def lane(self) -> CopyLane:
         """Return a stream of our own."""
-        return Lane(self.device)
+        return CopyLane(self.device)
 
-    def prepare(self, boxes: Boxes, *, by: str = "", word: int = 0) -> Move:
+    def prepare(self, boxes: Boxes, *, by: str = "", word: int = 0) -> GpuMove:
         """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster.
 
         The word at an address, if there is one, gets the number of the call when the
@@ -200,7 +197,7 @@ class Mover:
             return _ByEngines(self, boxes, word)
         return _ByKernel(self, boxes, word)
 
-    def loaded(self, shape: Shape, grid: int) -> Loaded:
+    def loaded(self, shape: TextKey, grid: int) -> Loaded:
         """Return a kernel of a shape, compiled and loaded once, for so many blocks.
 
         It begins while the kernel before it ends, and waits for that on the device.
@@ -227,12 +224,12 @@ class Mover:
         return self.device.num_sms * _BLOCKS_PER_SM
 
 
-class Move:
+class GpuMove:
     """One transfer's copies, enqueued as often as wanted."""
 
     by = ""
 
-    def __init__(self, mover: Mover, boxes: Boxes) -> None:
+    def __init__(self, mover: GpuMover, boxes: Boxes) -> None:
         self.mover, self.boxes = mover, boxes
         self._event: Any = None
 
@@ -265,12 +262,12 @@ class Move:
             self._event = None
 
 
-class _ByKernel(Move):
+class _ByKernel(GpuMove):
     """One kernel; the tables lie on the GPU, behind each other."""
 
     by = "kernel"
 
-    def __init__(self, mover: Mover, boxes: Boxes, word: int = 0) -> None:
+    def __init__(self, mover: GpuMover, boxes: Boxes, word: int = 0) -> None:
         boxes = _divided(boxes, mover.blocks * (THREADS // 32))
         super().__init__(mover, boxes)
         axes = boxes.axes[-_DEPTH:]
@@ -294,13 +291,12 @@ class _ByKernel(Move):
             src, dst = boxes.src_box + boxes.src_chunk, boxes.dst_box + boxes.dst_chunk
             first = int(src[0]), int(dst[0])
         fill = [(1, 0, 0)] * (_DEPTH - len(axes))
-        counts, src_steps, dst_steps = zip(*fill, *axes, strict=True)
-        packed = _PARAMETERS.pack(
+        self._parameters = np.zeros(1, RUNS)
+        self._parameters[0] = (
             *starts, boxes.runs, len(boxes.src_box), boxes.box_runs, units,
-            *counts, *src_steps, *dst_steps, *first, turns, word,
+            *zip(*fill, *axes, strict=True), *first, turns, word,
         )  # fmt: skip
-        self._parameters = ctypes.create_string_buffer(packed, len(packed))
-        self._argument = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
+        self._argument = (ctypes.c_void_p * 1)(self._parameters.ctypes.data)
         groups = THREADS // shape.lanes
         grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
         self._loaded = mover.loaded(shape, grid)
@@ -331,12 +327,12 @@ class _ByKernel(Move):
             self._table = 0
 
 
-class _ByEngines(Move):
+class _ByEngines(GpuMove):
     """Copies by engines: a batch where the driver takes one, else one by one."""
 
     by = "engines"
 
-    def __init__(self, mover: Mover, boxes: Boxes, word: int = 0) -> None:
+    def __init__(self, mover: GpuMover, boxes: Boxes, word: int = 0) -> None:
         super().__init__(mover, boxes)
         self._raise = _ByKernel(mover, _NOTHING, word) if word else None
         src, dst, sizes = pieces(boxes)

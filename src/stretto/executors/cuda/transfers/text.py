@@ -8,15 +8,13 @@ from dataclasses import dataclass
 
 from stretto.executors.cuda.codegen.abi import Kernel
 
-__all__ = ["THREADS", "Shape", "kernel_of", "shape_of"]
-
 THREADS = 256
 _VECTORS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short",
             1: "unsigned char"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class TextKey:
     """What a kernel's text depends on."""
 
     vector: int
@@ -36,14 +34,14 @@ class Shape:
 def shape_of(
     run: int, axes: int, places: Sequence[int], src_dtype: str, dst_dtype: str,
     itemsize: int,
-) -> Shape:  # fmt: skip
+) -> TextKey:  # fmt: skip
     """Return the shape for runs of so many bytes that begin at such places."""
     if src_dtype != dst_dtype:
         lanes = _lanes(run // itemsize)
-        return Shape(vector=0, lanes=lanes, depth=axes, src_dtype=src_dtype,
+        return TextKey(vector=0, lanes=lanes, depth=axes, src_dtype=src_dtype,
                      dst_dtype=dst_dtype)  # fmt: skip
     vector = math.gcd(16, run, *places)
-    return Shape(vector=vector, lanes=_lanes(run // vector), depth=axes)
+    return TextKey(vector=vector, lanes=_lanes(run // vector), depth=axes)
 
 
 def _lanes(units: int) -> int:
@@ -51,7 +49,7 @@ def _lanes(units: int) -> int:
     return min(32, 1 << max(0, (units - 1).bit_length()))
 
 
-def kernel_of(shape: Shape, *, blocks: int) -> Kernel:
+def kernel_of(shape: TextKey, *, blocks: int) -> Kernel:
     """Return the kernel."""
     one = str(shape.one).lower()
     if shape.vector:

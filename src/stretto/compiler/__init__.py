@@ -1,0 +1,1 @@
+"""From a program to a plan: proved, lowered, and proved again."""

@@ -1,0 +1,270 @@
+"""Pass 4, synchronise: every signal and wait that the moves need, and no more.
+
+Walk the moves in their common order and keep, for each rank, what it has heard:
+- data put into a rank's memory (not packets): the owner waits before it reads them, and
+  before it leaves when they lie in the caller's memory;
+- the caller's memory of another rank: not before that rank has entered, and it does not
+  leave before it was told that we are done;
+- closed: everybody's entry is known to everybody at the end. What data flow does not
+  imply is added as credits.
+Signals are numbered last, in the order in which a lane sends them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from stretto.compiler.plan import Loc, Move, Signal, Space, Step, Wait
+from stretto.program.ir import Spans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Token:
+    """One signal from a rank to another."""
+
+    src: int
+    dst: int
+    release: bool = True
+
+
+@dataclass(slots=True)
+class _Send:
+    token: Token
+
+
+@dataclass(slots=True)
+class _Await:
+    token: Token
+
+
+_Item = Move | _Send | _Await
+_Buffer = tuple[int, Space]
+_Place = tuple[int, Space, int]
+
+
+@dataclass(slots=True)
+class _Rank:
+    entry: list[_Item] = field(default_factory=list)
+    items: list[_Item] = field(default_factory=list)
+    heard: int = 0
+    """Bit set of ranks whose entry is known here."""
+
+
+class _Walk:
+    def __init__(self, num_ranks: int, readers: dict[_Place, set[int]]) -> None:
+        self.ranks = [_Rank(heard=1 << r) for r in range(num_ranks)]
+        self.readers = readers
+        """Ranks that will read a place of another rank."""
+        self.ready: dict[_Buffer, Spans[tuple[Token, ...]]] = defaultdict(Spans)
+        """Signals that a reader of a place must have."""
+        self.landed: dict[_Buffer, Spans[int]] = defaultdict(Spans)
+        """Ranks known to have entered by whoever reads these packets."""
+        self.knows: dict[Token, int] = {}
+        self.entered: dict[tuple[int, int], Token] = {}
+        self.had: set[Token] = set()
+        self.last_pull: dict[tuple[int, int], int] = {}
+        self.at_exit: list[Token] = []
+
+    # What one move needs and gives.
+
+    def add(self, rank: int, move: Move) -> None:
+        me = self.ranks[rank]
+        for src in move.srcs:
+            self._before_read(rank, src, move)
+        for dst in move.dsts:
+            if dst.rank != rank and dst.space is not Space.STAGE:
+                self._enter(dst.rank, rank, release=False)
+        me.items.append(move)
+        at = len(me.items)
+        told: dict[int, Token] = {}
+        for dst in move.dsts:
+            self._tell(rank, dst, move, told)
+        for src in move.srcs:
+            if src.rank != rank and src.space is not Space.STAGE:
+                self.last_pull[rank, src.rank] = at
+
+    def _tell(self, rank: int, dst: Loc, move: Move, told: dict[int, Token]) -> None:
+        """Tell whoever reads this location that it was stored: the owner, or peers."""
+        stop = dst.pos + move.stop - move.start
+        buffer = (dst.rank, dst.space)
+        if dst.packets:
+            self.landed[buffer].write(dst.pos, stop, self.ranks[rank].heard)
+            return
+        mine = dst.rank == rank
+        peers = self._readers_of(dst, stop) if mine else [dst.rank]
+        for peer in peers:
+            if peer not in told:
+                told[peer] = self._send(rank, peer)
+                if not mine and dst.space is not Space.STAGE:
+                    self.at_exit.append(told[peer])
+        if peers:
+            tokens = tuple(told[peer] for peer in peers)
+            self.ready[buffer].write(dst.pos, stop, tokens)
+
+    def _readers_of(self, loc: Loc, stop: int) -> list[int]:
+        if not self.readers:
+            return []
+        found: set[int] = set()
+        for pos in range(loc.pos, stop):
+            found |= self.readers.get((loc.rank, loc.space, pos), set())
+        return sorted(found)
+
+    def _before_read(self, rank: int, src: Loc, move: Move) -> None:
+        me = self.ranks[rank]
+        stop = src.pos + move.stop - move.start
+        buffer = (src.rank, src.space)
+        if src.packets:
+            for _, _, heard in self.landed[buffer].read(src.pos, stop):
+                me.heard |= heard
+            return
+        if src.space is Space.INPUT:
+            if src.rank != rank:
+                self._enter(src.rank, rank, release=True)
+            return
+        for _, _, tokens in self.ready[buffer].read(src.pos, stop):
+            mine = [token for token in tokens if token.dst == rank]
+            if src.rank != rank and not mine:
+                mine = [self._relay(src.rank, rank, tokens)]
+            for token in mine:
+                self._await(token)
+
+    def _relay(self, owner: int, reader: int, tokens: tuple[Token, ...]) -> Token:
+        """Let the owner of what a third rank stored say that it is there."""
+        for token in tokens:
+            if token.dst == owner:
+                self._await(token)
+        return self._send(owner, reader)
+
+    def _send(self, src: int, dst: int, *, release: bool = True) -> Token:
+        token = Token(src, dst, release)
+        self.ranks[src].items.append(_Send(token))
+        self.knows[token] = self.ranks[src].heard
+        return token
+
+    def _await(self, token: Token) -> None:
+        if token not in self.had:
+            self.had.add(token)
+            self.ranks[token.dst].items.append(_Await(token))
+            self.ranks[token.dst].heard |= self.knows[token]
+
+    def _enter(self, owner: int, peer: int, *, release: bool) -> None:
+        """Make sure the peer knows that the owner has entered."""
+        known = self.entered.get((owner, peer))
+        if known is None:
+            known = self.entered[owner, peer] = Token(owner, peer, release)
+            self.ranks[owner].entry.append(_Send(known))
+            self.knows[known] = 1 << owner
+        elif release and not known.release:
+            stronger = Token(owner, peer, release)
+            entry = self.ranks[owner].entry
+            at = next(i for i, s in enumerate(entry) if _token(s) is known)
+            entry[at] = _Send(stronger)
+            self._replace(known, stronger)
+            known = self.entered[owner, peer] = stronger
+        self._await(known)
+
+    def _replace(self, old: Token, new: Token) -> None:
+        self.knows[new] = self.knows[old]
+        if old in self.had:
+            self.had.add(new)
+        for item in self.ranks[old.dst].items:
+            if isinstance(item, _Await) and item.token is old:
+                item.token = new
+
+    # The end of the call.
+
+    def leave(self) -> None:
+        """Let nobody leave while peers still touch the caller's memory."""
+        for (reader, owner), at in sorted(self.last_pull.items()):
+            done = self._done_since(reader, owner, at)
+            self.at_exit.append(done or self._send(reader, owner, release=False))
+        for token in self.at_exit:
+            self._await(token)
+
+    def _done_since(self, reader: int, owner: int, at: int) -> Token | None:
+        for item in self.ranks[reader].items[at:]:
+            if isinstance(item, _Send) and item.token.dst == owner:
+                return item.token
+        return None
+
+    def close(self) -> None:
+        """Add the credits that make the plan closed."""
+        n = len(self.ranks)
+        everyone = (1 << n) - 1
+        missing = [
+            (q, r)
+            for r, rank in enumerate(self.ranks)
+            if rank.heard != everyone
+            for q in range(n)
+            if not rank.heard >> q & 1
+        ]
+        if len(missing) > n * _MANY_CREDITS:
+            self._disseminate()
+            return
+        for owner, peer in missing:
+            if (owner, peer) not in self.entered:
+                self._enter(owner, peer, release=False)
+
+    def _disseminate(self) -> None:
+        """Spread the word in log2 rounds: n log n signals in place of n squared."""
+        n, step = len(self.ranks), 1
+        while step < n:
+            tokens = [self._send(r, (r + step) % n, release=False) for r in range(n)]
+            for token in tokens:
+                self._await(token)
+            step *= 2
+
+
+_MANY_CREDITS = 16
+"""Credits per rank beyond which they are spread in rounds."""
+
+
+def synchronise(
+    moves: tuple[tuple[int, Move], ...], num_ranks: int
+) -> tuple[tuple[Step, ...], ...]:
+    """Return every rank's steps: its moves, with the signals and waits they need."""
+    walk = _Walk(num_ranks, _readers(moves))
+    for rank, move in moves:
+        walk.add(rank, move)
+    walk.leave()
+    walk.close()
+    numbers: dict[Token, int] = {}
+    counts: Counter[tuple[int, int]] = Counter()
+    for lane in walk.ranks:
+        for item in (*lane.entry, *lane.items):
+            if isinstance(item, _Send):
+                channel = (item.token.src, item.token.dst)
+                counts[channel] += 1
+                numbers[item.token] = counts[channel]
+    return tuple(_number(lane, numbers) for lane in walk.ranks)
+
+
+def _readers(moves: tuple[tuple[int, Move], ...]) -> dict[_Place, set[int]]:
+    readers: dict[_Place, set[int]] = defaultdict(set)
+    for rank, move in moves:
+        for src in move.srcs:
+            if src.rank != rank and src.space is not Space.INPUT:
+                for i in range(move.stop - move.start):
+                    readers[src.rank, src.space, src.pos + i].add(rank)
+    return readers
+
+
+def _number(rank: _Rank, numbers: dict[Token, int]) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    waited: Counter[int] = Counter()
+    for item in (*rank.entry, *rank.items):
+        match item:
+            case Move():
+                steps.append(item)
+            case _Send(token):
+                steps.append(Signal(token.dst, 0, numbers[token], token.release))
+            case _Await(token):
+                if numbers[token] > waited[token.src]:
+                    waited[token.src] = numbers[token]
+                    steps.append(Wait(token.src, 0, numbers[token]))
+    return tuple(steps)
+
+
+def _token(item: _Item) -> Token | None:
+    return None if isinstance(item, Move) else item.token

@@ -1,0 +1,7 @@
+"""Prove programs and plans; the only maker of Verified."""
+
+from stretto.compiler.verify.kept import proved_once
+from stretto.compiler.verify.plans import check_closed, verify_plan
+from stretto.compiler.verify.promise import verify
+
+__all__ = ["check_closed", "proved_once", "verify", "verify_plan"]

@@ -1,0 +1,107 @@
+"""What the compiled engine keeps in memory, in 64-bit words, and what goes on the wire.
+
+A connection carries frames, one after the other:
+
+    PUT     kind offset nbytes, then the bytes
+    SIGNAL  kind offset value side word word word
+
+Words are as the processor has them: hosts of another byte order do not shake hands.
+An offset from `hop.FIELDS` on means a field, see `stretto.fabric.hop.fields`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from stretto.fabric.jit.words import Words
+
+PUT, SIGNAL = 0x5075740000000001, 0x5369670000000002
+PUT_WORDS, SIGNAL_WORDS = 3, 7
+SMALL = 1 << 13
+"""Bytes up to which data are copied beside their frame, and sent with what follows."""
+BUFFER = 1 << 16
+"""Bytes of a connection's buffers, for frames and small data: one out, one in."""
+AFTER_LARGE = 1 << 12
+"""Bytes that are received into the buffer after large data: more is likely to come,
+and goes straight into place."""
+ENTRIES = 256
+"""Pieces of memory that wait to be sent on one connection."""
+MOST_PIECES = 16
+"""Pieces of a field that are received into at once."""
+
+
+class Context(Words):
+    """Words of a rank's context."""
+
+    WINDOW = 0
+    """Words of the window: see `Inside`."""
+    LANES = 5
+    LINKS = 6
+    """Address of the connections' words, one block after the other."""
+    NUM_LINKS = 7
+    WAYS = 8
+    """Address of a table: by peer and lane the address of its connection, or 0."""
+    POLLED = 9
+    """Address of what `poll` looks at: one word a connection, and one for WAKE."""
+    TIME = 10
+    """Two words: how long to sleep, in seconds and nanoseconds."""
+    FIELDS = 12
+    """Address of the table of fields, or 0."""
+    NUM_FIELDS = 13
+    WAKE = 14
+    """A descriptor that ends a sleep, too, or -1."""
+    END = 15
+
+
+class Link(Words):
+    """Words of a connection."""
+
+    SOCKET = 0
+    ENDED = 1
+    """An `End`."""
+    ERROR = 2
+    """The system's number of what went wrong."""
+    PIECES = 3
+    """Address of (address, bytes) of what is to be sent."""
+    FIRST = 4
+    LAST = 5
+    OUT = 6
+    """Address of the buffer for frames and small data."""
+    OUT_USED = 7
+    JOINS = 8
+    """Whether the last piece lies at the end of that buffer, so that it can grow."""
+    MESSAGE = 9
+    """Seven words that `sendmsg` and `recvmsg` read."""
+    IN = 16
+    """Address of the buffer of what has come."""
+    IN_FROM = 17
+    IN_TO = 18
+    TARGET = 19
+    """Where the rest of a put's data goes; in a field, how far into it."""
+    LEFT = 20
+    """Bytes of it."""
+    PEER = 21
+    SENT = 22
+    RECEIVED = 23
+    FIELD = 24
+    """Address of the field that the rest goes to, or 0."""
+    GENERATION = 25
+    """Which use of that field is meant."""
+    ROOM = 26
+    """Bytes of the buffer that are received into next."""
+    ASKED = 27
+    """Bytes that were asked of the system last."""
+    VECTOR = 28
+    """Pieces to receive into, two words each."""
+    END = VECTOR + 2 * (MOST_PIECES + 1)
+
+
+class End(enum.IntEnum):
+    """How a connection has ended."""
+
+    OPEN = 0
+    CLOSED = 1
+    """The peer, or this end, ended it."""
+    FAILED = 2
+    NONSENSE = 3
+    """What came is no frame, or reaches outside of the window."""

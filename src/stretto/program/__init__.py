@@ -1,0 +1,1 @@
+"""What is written: chunks, collectives, the language, shipped and foreign programs."""

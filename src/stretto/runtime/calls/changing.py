@@ -1,0 +1,346 @@
+"""Communicators whose ranks change: somebody's place is taken, or ranks go, or come.
+
+A generation begins where its ranks have agreed (`Standing`); then their communicators,
+the same objects as before, exchange what is new and go on. Who is left out of it has
+been seen gone before anybody is ready: it ended, it said goodbye, or it was ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from stretto.arrays import CPU
+from stretto.errors import (
+    CallError,
+    CommunicationError,
+    LaunchEnvironmentError,
+    MembershipError,
+)
+from stretto.fabric.faults import Fault, name_ranks
+from stretto.fabric.meeting.peers import PeerGroup
+from stretto.fabric.meeting.standing import Standing
+from stretto.fabric.messages import Prepare
+from stretto.fabric.patience import check_num_ranks, check_timeout
+from stretto.runtime.calls.ahead import load_ahead, prove
+from stretto.runtime.choice.measured import Measured
+from stretto.runtime.choice.select import Profile
+
+ELASTIC = "STRETTO_ELASTIC"
+"""The variable in which a launcher says how ranks may change, as JSON."""
+YIELDS = "yields"
+"""What a member says that has given up its place: in which generation."""
+READY = "ready"
+"""What a standby says: whether it may take a place. One that says nothing may."""
+_PAUSE_S = 0.05
+Order: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """How the ranks of a job may change; the same on all."""
+
+    min_ranks: int = 0
+    """With fewer nobody goes on; 0: all that there were at the start."""
+    max_ranks: int = 0
+    """How many there may come to be; 0: as many as at the start."""
+    standby: int = 0
+    """How many stand by. With some, a lost rank's place is kept for one of them."""
+    wait_s: float = 30.0
+    """How long a place is kept for a standby that has not come yet."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for name in ("min_ranks", "max_ranks", "standby"):
+            given = getattr(self, name)
+            if type(given) is not int or given < 0:
+                raise CallError(
+                    f"Elastic: {name}={str(given)[:40]}; want a whole number, not "
+                    "below 0"
+                )
+        check_timeout(self.wait_s, "Elastic", "wait_s")
+        if self.max_ranks and self.min_ranks > self.max_ranks:
+            raise CallError(
+                f"Elastic: min_ranks={self.min_ranks} of max_ranks={self.max_ranks}; "
+                "want no more than these"
+            )
+
+    @classmethod
+    def of_environment(cls) -> Elastic | None:
+        """Return what a launcher has said, if it has."""
+        text = os.environ.get(ELASTIC)
+        if not text:
+            return None
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as e:
+            raise LaunchEnvironmentError(
+                f"{ELASTIC}={text[:80]!r} is no set of options of Elastic ({e}); unset "
+                "it, or start with `stretto launch`"
+            ) from None
+
+    def least(self, num_ranks: int) -> int:
+        """Return with how many of so many ranks a job goes on."""
+        return self.min_ranks or num_ranks
+
+
+def make_elastic(peers: PeerGroup, elastic: Elastic) -> None:
+    """Let the group of all ranks be one whose ranks change."""
+    peers.most_ranks = max(elastic.max_ranks, peers.num_ranks)
+    standing = peers.standing
+    standing.on_prepare = lambda prepare: see_gone(standing, prepare)
+
+
+def other_sizes(self: Any) -> tuple[int, ...]:
+    """Return how many ranks there may come to be, what is nearest first."""
+    now, most = self.num_ranks, self._group.most_ranks
+    least = max(1, self._elastic.least(self._first_ranks))
+    return tuple(sorted(range(least, most + 1), key=lambda n: (abs(n - now), n)))
+
+
+def stand_by(standing: Standing) -> None:
+    """Return once this process is a rank; load and prove meanwhile what it will need.
+
+    A standby may be called at any time, also while it does that.
+    """
+    load_ahead(CPU)
+    measured, known = Measured(texts=Profile.of_user()), set[str]()
+
+    def told() -> list[str]:
+        facts = list(standing.facts.values())
+        kinds = [kind for fact in facts for kind in fact.get("kinds", ())]
+        return [kind for kind in kinds if kind not in known]
+
+    while not standing.is_rank:
+        standing.wait(lambda: standing.is_rank or bool(told()), None)
+        for kind in told():
+            known.add(kind)
+            prove([kind], measured)
+
+
+def see_gone(standing: Standing, prepare: Prepare) -> str:
+    """See that who is left out can write nothing any more; return why not, if so.
+
+    It has left in order, or has said goodbye to this generation, or it is ended here
+    and now. On other hosts what connects it with them is closed before they go on.
+    """
+    gone, facts, now = standing.gone, standing.facts, standing.generation
+    goes = [i for i in standing.identities if i not in prepare.identities]
+    bye = [i for i in goes if facts.get(i, {}).get(YIELDS) == now or gone.get(i) == ""]
+    return standing.processes.fence(i for i in goes if i not in bye)
+
+
+def replace(self: Any, *, within_s: float | None = None) -> Any:
+    """Go on with a standby in the place of each rank that was lost (collective).
+
+    All that are left call it; who stood by becomes a rank in its `connect`. Memory of
+    `empty` stays. Without a standby, once they were waited for, the ranks become fewer
+    if `min_ranks` allows it; else this is a `MembershipError`.
+    """
+    elastic: Elastic = _elastic(self, "replace")
+    since = time.monotonic()
+    wait_s = elastic.wait_s if elastic.standby else 0.0
+    wait_s = wait_s if within_s is None else within_s
+
+    def choose(standing: Standing) -> Order | None:
+        lost = _lost(standing)
+        spare = spare_of(standing)
+        if len(spare) < len(lost):
+            if time.monotonic() < since + wait_s:
+                return None
+            _check_least(self, standing, len(spare))
+        free = iter(spare)
+        order = standing.identities
+        filled = (next(free, None) if i in lost else i for i in order)
+        return tuple(i for i in filled if i is not None)
+
+    return change(self, choose, wait_s + self.deadline_s)
+
+
+def shrink(self: Any, *, within_s: float | None = None) -> Any:
+    """Go on without the ranks that were lost (collective); ranks may be renumbered."""
+    _elastic(self, "shrink")
+
+    def choose(standing: Standing) -> Order:
+        _check_least(self, standing, 0)
+        lost = _lost(standing)
+        return tuple(i for i in standing.identities if i not in lost)
+
+    return change(self, choose, self.deadline_s if within_s is None else within_s)
+
+
+def grow(self: Any, n: int = 1, *, within_s: float | None = None) -> Any:
+    """Go on with so many more ranks, of those that stand by (collective)."""
+    elastic: Elastic = _elastic(self, "grow")
+    more = check_num_ranks(n, "grow")
+    most, want = self._group.most_ranks, self.num_ranks + more
+    if want > most:
+        raise MembershipError(
+            f"rank {self.rank}: grow({more}): {want} ranks; want at most max_ranks="
+            f"{most} of Elastic"
+        )
+    wait_s = elastic.wait_s if within_s is None else within_s
+    until = time.monotonic() + wait_s
+
+    def choose(standing: Standing) -> Order | None:
+        spare = spare_of(standing)
+        if len(spare) >= more:
+            return (*standing.identities, *spare[:more])
+        if time.monotonic() < until:
+            return None
+        raise MembershipError(
+            f"rank {self.rank}: grow({more}): {len(spare)} stand by, want {more}: "
+            "start more with `stretto standby`"
+        )
+
+    return change(self, choose, wait_s + self.deadline_s)
+
+
+def revoke(self: Any, why: str = "") -> None:
+    """Break this communicator on all ranks: whoever is in a call of it leaves that."""
+    said = f"rank {self.rank} revoked this communicator{why and ': '}{why}"[:1000]
+    self._group.declare(Fault(error="CommunicatorBroken", text=said))
+
+
+def agree(self: Any, flag: bool = True) -> bool:
+    """Return whether all ranks that are left say so; the same on each of them.
+
+    All of them call it, also of a communicator that has broken.
+    """
+    peers = _peers(self, "agree")
+    said = peers.survey("agree", {"flag": bool(flag)})
+    return all(one["flag"] for one in said if one is not None)
+
+
+# How a change is made.
+
+
+def change(
+    self: Any, choose: Callable[[Standing], Order | None], within_s: float
+) -> Any:
+    """Propose what is chosen until a generation begins, and go on with it.
+
+    `choose` returns who shall be the ranks, or None while it waits for somebody. What
+    another rank proposes is as good.
+    """
+    peers = _peers(self, "change")
+    standing, until = peers.standing, time.monotonic() + within_s
+    self._wait_started()
+    while True:
+        before = peers.group.generation
+        if standing.generation == before:
+            order = choose(standing)
+            if order == standing.identities and not peers.broken[0]:
+                return self
+            _begin(standing, order, before, until)
+        if standing.generation == before:
+            continue
+        try:
+            self._renew()
+        except CommunicationError:
+            if standing.is_over or not _lost(standing) or time.monotonic() > until:
+                raise
+            continue  # one more was lost meanwhile
+        return self
+
+
+def _begin(standing: Standing, order: Order | None, before: int, until: float) -> None:
+    """Propose ranks; return when a generation has begun, or one may choose anew."""
+    known = len(standing.gone), len(standing.standbys), dict(standing.facts)
+
+    def is_new() -> bool:
+        now = len(standing.gone), len(standing.standbys), standing.facts
+        return standing.generation > before or now != known
+
+    left_s = max(0.1, until - time.monotonic())
+    try:
+        if order is not None:
+            standing.propose(order, after=before, timeout_s=left_s)
+            return
+    except CommunicationError:
+        if standing.is_over or time.monotonic() > until:
+            raise
+    try:  # somebody else has proposed, or somebody has gone, or is yet to come
+        standing.wait(is_new, _PAUSE_S)
+    except CommunicationError:
+        if standing.is_over or time.monotonic() > until:
+            raise
+
+
+def _lost(standing: Standing) -> set[str]:
+    """Return who is a rank and is gone, or has given its place up."""
+    facts, now = standing.facts, standing.generation
+    left = {i for i in standing.identities if facts.get(i, {}).get(YIELDS) == now}
+    gone = standing.gone.keys() | standing.dismissed
+    return left | set(standing.identities) & gone
+
+
+def spare_of(standing: Standing) -> list[str]:
+    """Return who stands by and may take a place."""
+    facts = standing.facts
+    free = [i for i in standing.standbys if facts.get(i, {}).get(READY, True)]
+    return [i for i in free if standing.accepts(facts.get(i, {}))]
+
+
+def _check_least(self: Any, standing: Standing, spare: int) -> None:
+    lost = _lost(standing)
+    ranks = [r for r, i in enumerate(standing.identities) if i not in lost]
+    least = max(1, self._elastic.least(self._first_ranks))
+    if len(ranks) + spare < least:
+        who = "nobody stands by" if not spare else f"{spare} stand by"
+        raise MembershipError(
+            f"{name_ranks(ranks)} of {len(standing.identities)} are left and {who}; "
+            f"want at least {least} (min_ranks)"
+        )
+
+
+def peers_of(group: Any) -> PeerGroup:
+    """Return a group as one of a meeting."""
+    if not isinstance(group, PeerGroup):
+        raise CallError(f"no meeting is behind a {type(group).__name__}")
+    return group
+
+
+def roster_of(group: PeerGroup) -> tuple[str, ...]:
+    """Return who the ranks of a group of all are."""
+    return group.standing.roster_in(group.group.generation)
+
+
+def generation(self: Any) -> int:
+    """Return how often the ranks have changed."""
+    group = peers_of(self._group)
+    return group.group.generation - group.standing.since
+
+
+def lost(self: Any) -> tuple[int, ...]:
+    """Return the ranks of this generation that are gone."""
+    group = peers_of(self._group)
+    who = roster_of(group)
+    gone = group.standing.gone
+    return tuple(r for r, world in enumerate(group.group.members) if who[world] in gone)
+
+
+def standbys(self: Any) -> tuple[str, ...]:
+    """Return who stands by and may become a rank."""
+    return tuple(spare_of(peers_of(self._group).standing))
+
+
+def _peers(self: Any, what: str) -> PeerGroup:
+    group = peers_of(self._group)
+    if self._closed:
+        raise CallError(f"rank {self.rank}: {what}: this communicator is closed")
+    return group
+
+
+def _elastic(self: Any, what: str) -> Any:
+    _peers(self, what)
+    if self._elastic is None:
+        raise CallError(
+            f"rank {self.rank}: {what}: the ranks of this communicator stay as they "
+            "came; want connect(elastic=stretto.Elastic(...)), and not a part of it"
+        )
+    return self._elastic

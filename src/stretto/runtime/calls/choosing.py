@@ -1,0 +1,190 @@
+"""From a checked request to its launch: known by its key, or chosen, proved and bound.
+
+In: a request, the session of its device, a pin, an epilogue. Out: what runs it. Calls
+with one key share one plan and one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from stretto.arrays import CPU, Operand
+from stretto.errors import CallError
+from stretto.executors import Call, Launch, Session
+from stretto.program import collectives
+from stretto.program.collectives import storage
+from stretto.program.ir import members_of
+from stretto.runtime.calls.fused import Fused
+from stretto.runtime.calls.logs import say_chosen
+from stretto.runtime.calls.requests.request import Request
+from stretto.runtime.calls.requests.verb import VERBS
+from stretto.runtime.calls.runner import CallRunner
+from stretto.runtime.choice.fused import fused_choice
+from stretto.runtime.choice.plans import plan_of
+from stretto.runtime.choice.question import (
+    STAGED,
+    ZERO_COPY,
+    FrozenParams,
+    Question,
+    dtype_class,
+)
+from stretto.runtime.choice.select import Pin
+from stretto.runtime.choice.selector import Selector
+
+_MOST_KINDS = 4096
+
+
+class LaunchKind(NamedTuple):
+    """What identifies a kind of call: those alike share one plan and one launch."""
+
+    asked: Question
+    call: Call
+    pin: Pin
+
+
+def launch_of(
+    calls: CallRunner, request: Request, session: Session, fused: Fused | None
+) -> Launch:
+    """Return what runs a request: a launch that is known, or a new one."""
+    params = tuple(sorted(request.params.items()))
+    rooted = collectives.get(request.collective).rooted
+    memory = _memory(request, params, session, calls.num_ranks)
+    asked = Question(
+        executor=request.device,
+        collective=request.collective,
+        num_ranks=calls.num_ranks,
+        nbytes=full_size(request.collective, request.call, params, calls.num_ranks),
+        memory=memory,
+        # Staged plans always allow calls in place: ranks may differ in it, and their
+        # plans must not. With registered memory all ranks' arrays lie alike, so all
+        # know; except where the root alone has both arrays.
+        in_place=memory == STAGED or request.in_place or rooted,
+        params=params,
+        hosts=calls.hosts,
+    )
+    call = request.call
+    if fused is not None:
+        call = replace(call, epilogue=fused.spec)
+    kind = LaunchKind(asked, call, request.pin)
+    launch: Launch = known_launch(calls, kind, lambda: prepare(calls, kind, session))
+    return launch
+
+
+def known_launch(
+    calls: CallRunner, key: tuple[Any, ...], prepare: Callable[[], Any]
+) -> Any:
+    """Return the launch of a key, prepared once; when there are too many, all go."""
+    launch = calls._launches.get(key)
+    if launch is None:
+        if len(calls._launches) >= _MOST_KINDS:
+            calls._launches.clear()
+            calls._calls.clear()
+        launch = calls._launches[key] = prepare()
+    return launch
+
+
+def _memory(
+    request: Request, params: FrozenParams, session: Session, num_ranks: int
+) -> str:
+    """Return zero_copy when all that peers may touch is registered.
+
+    Only where every rank can tell what the others do: not when parts differ in size, as
+    an empty array lies nowhere.
+    """
+    shared = shared_arrays(request.collective, params, num_ranks)
+    if not (shared and request.equal and any(request.call.counts)):
+        return STAGED
+    for name in shared:
+        operand = request.x if name == "x" else request.out
+        assert operand is not None, "every rank has what is shared"
+        if operand.staged or not _is_registered(operand, session):
+            return STAGED
+    return ZERO_COPY
+
+
+def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
+    """Choose for a kind of call, prove, and bind it to an executor."""
+    asked, call, pin = kind
+    selector = selector_of(calls, asked.executor)
+    asked = replace(asked, dtypes=dtype_class(call.dtype))
+    choice = selector.choose(asked, pin)
+    pitched = any(call.rows)
+    more = call.epilogue is not None or pitched
+    if more and pin is None and asked.executor != CPU:
+        rule = selector.rows(asked.num_ranks)
+        choice = fused_choice(choice, rule, asked, call.epilogue, pitched=pitched)
+    if choice.schedule.zero_copy and asked.memory != ZERO_COPY:
+        raise CallError(
+            f"rank {calls.rank}: {asked.collective}: schedule {choice.schedule} "
+            f"{not_shared(asked)}"
+        )
+    plan = plan_of(choice, asked)
+    if calls._ahead is not None and pin is None:
+        calls._ahead.note(asked)
+    say_chosen(asked, call, pin, choice, calls.rank)
+    return session.prepare(plan, call)
+
+
+def selector_of(calls: CallRunner, device: str) -> Selector:
+    """Return what chooses for an executor, from what was measured with it."""
+    selector = calls._selectors.get(device)
+    if selector is None:
+        measured = calls._profiles.profile(device)
+        selector = Selector(device, measured, calls._sessions)
+        calls._selectors[device] = selector
+    return selector
+
+
+def _is_registered(operand: Operand, session: Session) -> bool:
+    """Return whether peers reach all of an array."""
+    if operand.registered is not None:
+        return operand.registered
+    if operand.place is None:
+        return session.offset(operand.flat) is not None
+    return session.offset_at(*operand.place) is not None
+
+
+def shared_arrays(
+    collective: str, params: FrozenParams, num_ranks: int
+) -> tuple[str, ...]:
+    """Return which arrays peers may touch: those that every rank has.
+
+    Who has none cannot tell whether the others' are registered, nor where they lie. So
+    peers never reach into what the root alone has; and in a permutation every rank must
+    send and receive.
+    """
+    asked = dict(params)
+    if "members" in asked:
+        return ()
+    pairs: Any = asked.get("pairs", ())
+    moving = {a for a, _ in pairs} & {b for _, b in pairs}
+    if collective == "permute" and len(moving) < num_ranks:
+        return ()
+    return VERBS[collective].everywhere
+
+
+def not_shared(asked: Question) -> str:
+    """Return why peers may not touch the arrays of a staged call, and what to do."""
+    names = shared_arrays(asked.collective, asked.params, asked.num_ranks)
+    if not names:
+        return (
+            "lets peers touch arrays that some ranks do not have; want 'staged' in it"
+        )
+    return (
+        f"is for arrays of comm.empty() ({' and '.join(names)} on every rank, in parts "
+        f"of one size), and these are not; want 'staged' in it"
+    )
+
+
+def full_size(collective: str, call: Call, params: FrozenParams, num_ranks: int) -> int:
+    """Return S of a call: the bytes of the longest vector that a rank holds."""
+    item, counts = storage(call.dtype).itemsize, call.counts
+    n = len(members_of(num_ranks, dict(params)))
+    if len(counts) == n**2 and n > 1:
+        rows = [sum(counts[r * n :][:n]) for r in range(n)]
+        return max(rows) * item
+    if collective == "permute":
+        return max(counts, default=0) * item
+    return sum(counts) * item

@@ -1,0 +1,64 @@
+"""What was chosen, told by Python's logging, for whoever asks with STRETTO_LOG.
+
+It is said once per kind of call: one like those before says and costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import warnings
+
+from stretto.executors import Call
+from stretto.runtime.choice.beside import Beside
+from stretto.runtime.choice.question import Choice, Question
+from stretto.runtime.choice.select import Pin
+
+_VARIABLE = "STRETTO_LOG"
+_LEVELS = {"": 0, "info": logging.INFO, "debug": logging.DEBUG}
+
+
+@functools.cache
+def logger() -> logging.Logger:
+    """Return the logger `stretto`, with the level that STRETTO_LOG says."""
+    found = logging.getLogger("stretto")
+    given = os.environ.get(_VARIABLE, "")
+    if given.lower() not in _LEVELS:
+        warnings.warn(
+            f"{_VARIABLE}={given!r}; want info or debug. Nothing is logged",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    elif level := _LEVELS[given.lower()]:
+        found.setLevel(level)
+        if not found.hasHandlers():  # else the program says where logs go
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            found.addHandler(handler)
+    return found
+
+
+def say_chosen(
+    asked: Question, call: Call, pin: Pin, choice: Choice, rank: int
+) -> None:
+    """Log what serves a kind of call: rank 0 at info, the others at debug."""
+    level = logging.DEBUG if rank else logging.INFO
+    log = logger()
+    if not log.isEnabledFor(level):
+        return
+    log.log(
+        level,
+        "rank %d of %d: %s of %d bytes, %s %s, on %s, arrays %s, %s: %s (%s)",
+        rank,
+        asked.num_ranks,
+        asked.collective,
+        asked.nbytes,
+        call.dtype,
+        call.op.value,
+        asked.executor,
+        asked.memory,
+        "in place" if asked.in_place else "out of place",
+        choice,
+        "pinned" if pin and not isinstance(pin, Beside) else "chosen",
+    )

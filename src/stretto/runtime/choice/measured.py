@@ -1,0 +1,70 @@
+"""The user's profiles, as all ranks use them: rank 0's, but for what some rank lacks.
+
+A profile may name a kernel that somebody registers, and not every process need have
+imported it. Ranks that chose differently would not meet. So a name counts when every
+rank knew it as the communicator was made; rows without such names are passed over.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.errors import TopologyError
+from stretto.executors import Group
+from stretto.program import algorithms
+from stretto.runtime.choice.select import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Texts of profiles by executor, and which of their algorithms some rank lacks."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    lacking: frozenset[str] = frozenset()
+
+    def said(self) -> dict[str, Any]:
+        """Return them for who comes later; `of` makes them again."""
+        return {"texts": dict(self.texts), "lacking": sorted(self.lacking)}
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Measured:
+        """Return what was said by another rank."""
+        lacking = frozenset(said.get("lacking", ()))
+        return cls(texts=said.get("texts", {}), lacking=lacking)
+
+    def profile(self, executor: str) -> Profile | None:
+        """Return what was measured with an executor, without what cannot be used."""
+        text = self.texts.get(executor)
+        return _parse(text).without(self.lacking) if text else None
+
+
+def agree(group: Group) -> Measured:
+    """Return the profiles that rank 0 reads, the same on every rank (collective)."""
+    own = Profile.of_user() if group.rank == 0 else {}
+    texts = group.exchange({"profiles": own})[0][0]["profiles"]
+    if not texts:
+        return Measured()
+    lacking = sorted(_named(texts) - set(algorithms.names()))
+    said = group.exchange({"lacking": lacking})
+    return Measured(
+        texts=texts, lacking=frozenset(name for m, _ in said for name in m["lacking"])
+    )
+
+
+def _named(texts: Mapping[str, str]) -> set[str]:
+    """Return the algorithms that profiles name; one that is malformed names none."""
+    found: set[str] = set()
+    for text in texts.values():
+        try:
+            found |= _parse(text).names
+        except TopologyError:  # it is raised at the first call that asks it
+            continue
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _parse(text: str) -> Profile:
+    return Profile.parse(text, "of rank 0")

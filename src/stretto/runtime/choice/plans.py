@@ -1,0 +1,154 @@
+"""Choices made into proved plans: each once a process, of many ranks once a machine.
+
+Every rank does this by itself and gets the same plan: nothing here depends on anything
+but its arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Move, Plan, ProvedPlan, Schedule, Space, settled_hosts
+from stretto.compiler.verify import proved_once, verify, verify_plan
+from stretto.errors import PlanError, StrettoError
+from stretto.program.ir import Params, Program, Verified
+from stretto.program.lang import Algorithm
+from stretto.runtime.choice.kept import KEPT_FROM, are_shipped, kept_at, said_by
+from stretto.runtime.choice.question import Choice, FrozenParams, Question
+
+
+def frozen(params: Params) -> FrozenParams:
+    """Return parameters in name order, hashable."""
+    return tuple(sorted(params.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def proved_program(
+    algorithm: Algorithm,
+    num_ranks: int,
+    params: FrozenParams,
+    hosts: tuple[int, ...] = (),
+) -> Verified[Program]:
+    """Return an algorithm's program for that many ranks, proved.
+
+    One that is written for several hosts is told who is where.
+    """
+    options: dict[str, Any] = dict(params)
+    if hosts and algorithm.knows_hosts:
+        options["hosts"] = hosts
+    return verify(algorithm.build(num_ranks, **options))
+
+
+class _Wanted(NamedTuple):
+    """A plan, by what it is made of."""
+
+    algorithm: Algorithm
+    num_ranks: int
+    params: FrozenParams
+    schedule: Schedule
+    in_place: bool
+    hosts: tuple[int, ...]
+
+    @property
+    def program(self) -> Verified[Program]:
+        """Return its program, proved."""
+        return proved_program(self.algorithm, self.num_ranks, self.params, self.hosts)
+
+
+def plan_of(option: Choice, asked: Question) -> ProvedPlan:
+    """Return the plan of a choice for a call, proved."""
+    return proved_plan(
+        option.algorithm,
+        asked.num_ranks,
+        asked.params,
+        option.schedule,
+        asked.in_place,
+        asked.hosts,
+    )
+
+
+def works(option: Choice, asked: Question) -> bool:
+    """Return whether there is such a plan for a call: it is lowered and proved."""
+    if option.algorithm.refuses(asked.num_ranks):
+        return False
+    try:
+        plan_of(option, asked)
+    except StrettoError:
+        return False
+    return True
+
+
+def proved_plan(
+    algorithm: Algorithm,
+    num_ranks: int,
+    params: FrozenParams,
+    schedule: Schedule,
+    in_place: bool,
+    hosts: tuple[int, ...] = (),
+) -> ProvedPlan:
+    """Return the plan of an algorithm under a schedule, proved.
+
+    `in_place`: whether it must serve calls in place, as every staged plan does.
+    """
+    in_place = in_place or not schedule.zero_copy
+    wanted = _Wanted(algorithm, num_ranks, params, schedule, in_place, hosts)
+    return _proved(wanted)
+
+
+@functools.lru_cache(maxsize=512)
+def _proved(wanted: _Wanted) -> ProvedPlan:
+    """Prove it, unless a process of this user has done so."""
+    algorithm, num_ranks, params, schedule, in_place, hosts = wanted
+    if num_ranks < KEPT_FROM:
+        return _prove(wanted)
+    if are_shipped((algorithm,)):
+        who = f"{algorithm.name} {params}"
+    else:
+        who = said_by(wanted.program.value)
+    where = settled_hosts(hosts, num_ranks)
+
+    def is_asked(plan: Plan) -> bool:
+        said = plan.num_ranks, plan.schedule, plan.in_place, plan.hosts
+        return said == (num_ranks, schedule, in_place, where)
+
+    facts = who, str(num_ranks), str(schedule), str(in_place), repr(hosts)
+    path = kept_at("proved", *facts)
+    return proved_once(path, lambda: _prove(wanted), is_asked=is_asked)
+
+
+def _prove(wanted: _Wanted) -> ProvedPlan:
+    """Lower and prove it.
+
+    A staged plan that allows calls in place serves the others too (ranks may differ in
+    it), so it is proved for both.
+    """
+    program, schedule = wanted.program, wanted.schedule
+    plan = lower(program, schedule, in_place=wanted.in_place, hosts=wanted.hosts)
+    if schedule.zero_copy:
+        _see_peers(plan)
+    elif wanted.in_place:
+        verify_plan(replace(plan, in_place=False), program)
+    return verify_plan(plan, program)
+
+
+def _see_peers(plan: Plan) -> None:
+    """Refuse a plan in which a rank cannot tell where a peer's array lies.
+
+    Registered arrays lie at the same place on every rank, so a rank's own tells; but
+    the leaf of a gather has no output.
+    """
+    sides = {Space.INPUT: plan.inputs, Space.OUTPUT: plan.outputs}
+    for rank, _, _, step in plan.steps():
+        if not isinstance(step, Move):
+            continue
+        for loc in (*step.dsts, *step.srcs):
+            if loc.rank != rank and loc.space in sides and not sides[loc.space][rank]:
+                name = loc.space.name.lower()
+                raise PlanError(
+                    f"{plan.name} under {plan.schedule}: rank {rank} reaches into the "
+                    f"{name} of rank {loc.rank} and has no {name} of its own to tell "
+                    f"where that lies; want another direction, or staged memory"
+                )

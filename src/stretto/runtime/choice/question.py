@@ -1,0 +1,54 @@
+"""What all ranks know about a call, and what answers it: a choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from stretto.compiler.plan import Schedule
+from stretto.program.lang import Algorithm
+
+FrozenParams: TypeAlias = tuple[tuple[str, object], ...]
+"""Parameters as something that can be hashed."""
+STAGED, ZERO_COPY = "staged", "zero_copy"
+HALF, WHOLE = "half", "whole"
+
+
+class Choice(NamedTuple):
+    """An algorithm and how to run it."""
+
+    algorithm: Algorithm
+    schedule: Schedule
+
+    def __str__(self) -> str:
+        """Return the text that pins it."""
+        return f"{self.algorithm.name} {self.schedule}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What all ranks know about a call."""
+
+    executor: str
+    collective: str
+    num_ranks: int
+    nbytes: int
+    """The full vector: S of a size."""
+    memory: str = STAGED
+    """zero_copy when the arrays are registered: both memories are then possible."""
+    in_place: bool = True
+    params: FrozenParams = ()
+    dtypes: str = ""
+    """The class of the element type; nothing where any will do."""
+    hosts: tuple[int, ...] = ()
+    """The host of each rank; empty: all are on one."""
+    beside: bool = False
+    """Whether others run beside it: rows that were measured so are about it."""
+
+
+def dtype_class(dtype: str) -> str:
+    """Return the class of types that are as fast to combine: `half` or `whole`.
+
+    Sums of floats of 16 bits or less are held in wider ones.
+    """
+    return HALF if dtype.startswith(("bfloat16", "float16", "float8")) else WHOLE
