@@ -108,10 +108,10 @@ def _figures(tree: Path, parts: list[str]) -> dict[str, float]:
 
 def _prove() -> dict[str, float]:
     """Return CPU seconds of proofs, with what the tree in PYTHONPATH has."""
-    from stretto import algorithms
-    from stretto.lower import lower
-    from stretto.plan import Schedule
-    from stretto.verify import verify, verify_plan
+    from stretto.compiler.lower import lower
+    from stretto.compiler.plan import Schedule
+    from stretto.compiler.verify import verify, verify_plan
+    from stretto.program import algorithms
 
     figures: dict[str, float] = {}
     with_program = "means" in inspect.signature(verify_plan).parameters

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from stretto.bench.machine import commit
-from stretto.calls import Communicator
-from stretto.calls.runner import CallRunner
 from stretto.executors import Group, Session
 from stretto.executors.cuda.device.arrays import DeviceArray
-from stretto.jit.same import same_arrays
+from stretto.fabric.jit.same import same_arrays
+from stretto.runtime.calls import Communicator
+from stretto.runtime.calls.runner import CallRunner
 
 CALLS, REPEATS = 500, 2_000
 GOAL_US = 1.2

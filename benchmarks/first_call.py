@@ -25,7 +25,7 @@ import numpy as np
 
 import stretto
 from stretto.bench.machine import commit
-from stretto.choice import Question, Selector, plans
+from stretto.runtime.choice import Question, Selector, plans
 
 CASES = (
     ("all_reduce", 4096, False),

@@ -34,12 +34,12 @@ def compile_one(job: tuple[str, str, int | None, int, str]) -> str:
     """Compile one variant of one rank (or all) into the disk cache."""
     name, schedule, rank, ranks, patch = job
     try:
-        from stretto import algorithms
+        from stretto.compiler.lower import lower
+        from stretto.compiler.plan import Schedule
+        from stretto.compiler.verify import verify, verify_plan
         from stretto.executors.cuda.codegen import generate
         from stretto.executors.cuda.codegen.compile import compile_kernel
-        from stretto.lower import lower
-        from stretto.plan import Schedule
-        from stretto.verify import verify, verify_plan
+        from stretto.program import algorithms
 
         plan = lower(
             verify(algorithms.get(name).build(ranks)), Schedule.parse(schedule)
@@ -74,9 +74,9 @@ def laid_out(plan: Any, nbytes: int) -> Any:
     """Return where the atoms of a plan lie in vectors of bfloat16."""
     import numpy as np
 
-    from stretto import collectives
-    from stretto.collectives import Shape
     from stretto.executors.cuda.flags.regions import fit
+    from stretto.program import collectives
+    from stretto.program.collectives import Shape
 
     n, whole = plan.num_ranks, nbytes // 2
     kind = collectives.get(plan.collective)
@@ -94,14 +94,14 @@ class Virtual:
         import numpy as np
         import torch
 
-        from stretto import algorithms
+        from stretto.compiler.lower import lower
+        from stretto.compiler.plan import Schedule
+        from stretto.compiler.verify import verify, verify_plan
         from stretto.executors.cuda.codegen import abi, generate
         from stretto.executors.cuda.codegen import compile as compiler
         from stretto.executors.cuda.device.driver import open_device
         from stretto.executors.cuda.launching.kernels import enqueue, load
-        from stretto.lower import lower
-        from stretto.plan import Schedule
-        from stretto.verify import verify, verify_plan
+        from stretto.program import algorithms
 
         n = 4
         plan = lower(verify(algorithms.get(name).build(n)), Schedule.parse(schedule))

@@ -13,18 +13,18 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
-from stretto import algorithms
-from stretto import epilogues as ep
-from stretto.choice import Choice, Profile
-from stretto.choice.fused import fused_choice
-from stretto.epilogues import Form, Named, resolve
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import Call
 from stretto.executors.cuda.codegen import rowwise
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.codegen.generate import kernel_of
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
+from stretto.program import epilogues as ep
+from stretto.program.epilogues import Named, ValueForm, resolve
+from stretto.runtime.choice import Choice, Profile
+from stretto.runtime.choice.fused import fused_choice
 
 __all__ = ["HIDDEN", "Kernels", "call_of", "candidates", "chosen", "compile_one", "how"]
 
@@ -57,9 +57,9 @@ def call_of(rows: int, hidden: int = HIDDEN) -> Call:
         return {"out": s * scale * weight, "residual": s}
 
     named = {
-        "residual": Named("residual", "bfloat16", Form.ELEMENT),
-        "weight": Named("weight", "bfloat16", Form.ROW),
-        "eps": Named("eps", "", Form.SCALAR),
+        "residual": Named("residual", "bfloat16", ValueForm.ELEMENT),
+        "weight": Named("weight", "bfloat16", ValueForm.ROW),
+        "eps": Named("eps", "", ValueForm.SCALAR),
     }
     spec = resolve(add_rms_norm.graph, named, dtype="bfloat16", row=hidden)
     return Call(dtype="bfloat16", counts=(rows * hidden,), epilogue=spec)

@@ -14,7 +14,7 @@ import torch
 from gpu_fused_kernels import HIDDEN, call_of, how
 from gpu_worker import Ours, Worker
 
-from stretto.epilogues import evaluate
+from stretto.program.epilogues import evaluate
 
 EPS = 1e-6
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from gpu_fused_kernels import call_of, chosen
 
-from stretto import algorithms
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.executors.cuda.codegen import rowwise
 from stretto.executors.cuda.codegen.compile import compile_kernel
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify, verify_plan
+from stretto.program import algorithms
 
 __all__ = ["candidates", "compile_one", "tried"]
 

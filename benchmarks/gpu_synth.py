@@ -30,7 +30,7 @@ from gpu_group import Hub  # noqa: E402
 from gpu_peers import NO_MULTICAST  # noqa: E402
 
 from stretto.bench.machine import commit  # noqa: E402
-from stretto.choice import parse_sizes, spell_size  # noqa: E402
+from stretto.runtime.choice import parse_sizes, spell_size  # noqa: E402
 
 FOUND = Path("benchmarks") / "synth_h200x4"
 M = 1 << 20
@@ -91,9 +91,9 @@ def cases(args: argparse.Namespace) -> list[tuple[str, int]]:
 def plan_of(variant: str, ranks: int) -> Any:
     """Return the proved plan of a variant."""
     from stretto.cli.targets import build, find
-    from stretto.lower import lower
-    from stretto.plan import Schedule
-    from stretto.verify import verify, verify_plan
+    from stretto.compiler.lower import lower
+    from stretto.compiler.plan import Schedule
+    from stretto.compiler.verify import verify, verify_plan
 
     target, words = variant.split("|")
     program = build(find(target), ranks, {})
@@ -104,9 +104,9 @@ def compile_one(job: tuple[str, int, int]) -> str:
     """Compile one variant of one rank into the disk cache; return what went wrong."""
     variant, rank, ranks = job
     try:
-        from stretto.collectives import Operator
         from stretto.executors.cuda.codegen.compile import compile_kernel
         from stretto.executors.cuda.codegen.generate import kernel_of
+        from stretto.program.collectives import Operator
 
         plan = plan_of(variant, ranks)
         if plan.value.schedule.protocol == "engine":
@@ -135,9 +135,9 @@ class Rank:
     """One process: runs all cases in step with the others."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from gpu_worker import Ours
+        from gpu_worker import OurCalls
 
-        class Found(Ours):
+        class Found(OurCalls):
             """Variants are `FILE.py|schedule` too."""
 
             def _plan(self, variant: str) -> Any:

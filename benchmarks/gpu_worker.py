@@ -178,10 +178,10 @@ class Ours(Worker):
         return {}
 
     def _plan(self, variant: str) -> Any:
-        from stretto import algorithms
-        from stretto.lower import lower
-        from stretto.plan import Schedule
-        from stretto.verify import verify, verify_plan
+        from stretto.compiler.lower import lower
+        from stretto.compiler.plan import Schedule
+        from stretto.compiler.verify import verify, verify_plan
+        from stretto.program import algorithms
 
         if variant not in self.plans:
             name, schedule = variant.split("|")[:2]
@@ -194,9 +194,9 @@ class Ours(Worker):
         """Return the arrays and the call."""
         from gpu_patches import applied
 
-        from stretto import collectives
-        from stretto.collectives import Operator, Shape
         from stretto.executors import Call
+        from stretto.program import collectives
+        from stretto.program.collectives import Operator, Shape
 
         plan = self._plan(variant)
         kind = collectives.get(case.collective)

@@ -22,11 +22,11 @@ import numpy as np
 from mpi4py import MPI
 
 from stretto.bench import machine_of
+from stretto.bench.contender import CallBuffer, Contender, Setup
 from stretto.bench.machine import commit, versions
 from stretto.bench.peers import get
+from stretto.bench.timing import run_batch
 from stretto.bench.workload.cases import case_of
-from stretto.bench.workload.contender import Buffer, Setup
-from stretto.bench.workload.timing import pinned, run_batch
 
 WORLD = MPI.COMM_WORLD
 RANK = WORLD.Get_rank()
@@ -74,9 +74,9 @@ def compared(test: str, nbytes: int, pairs: int, turns: int) -> dict[str, Any]:
     """Return the times of both, in turn, and whether they are the same."""
     case = case_of(test, nbytes, WORLD.Get_size())
     arrays = [np.zeros(max(1, nbytes // 4), np.float32) for _ in "io"]
-    x, out = (Buffer(given=a, host=a) for a in arrays)
+    x, out = (CallBuffer(given=a, host=a) for a in arrays)
     setup = Setup(rank=RANK, num_ranks=WORLD.Get_size(), meet="")
-    call = get("mpi").open_peer(setup).prepare(case, x, out).call
+    call = get("mpi", Contender).open(setup).prepare(case, x, out).call
     times: dict[str, list[float]] = {"plain": [], "harness": []}
     for at in range(pairs):
         for who in ("plain", "harness") if at % 2 else ("harness", "plain"):
@@ -115,11 +115,10 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=200)
     args = parser.parse_args()
     asked = [("latency", 8), ("latency", 4096), ("all_reduce", 8), ("all_reduce", 4096)]
-    with pinned(RANK, WORLD.Get_size()):
-        rows = [
-            compared(test, nbytes, args.pairs, args.turns)
-            for test, nbytes in [*asked, ("barrier", 0)]
-        ]
+    rows = [
+        compared(test, nbytes, args.pairs, args.turns)
+        for test, nbytes in [*asked, ("barrier", 0)]
+    ]
     if RANK:
         return 0
     document = {

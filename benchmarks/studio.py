@@ -24,7 +24,7 @@ from tests.host.studio.browser import browser, executable
 from tests.pure.studio.made import recording
 
 from stretto.bench.machine import commit
-from stretto.studio import Given, Studio, StudioServer
+from stretto.studio import NamedInputs, Studio, StudioServer
 from stretto.trace import write
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ def main() -> None:
 
 def measured(path: Path, opens: int, pipe: Connection) -> None:
     """Load, open, and tell the times through a pipe."""
-    studio = Studio(Given(recordings=(path,)))
+    studio = Studio(NamedInputs(recordings=(path,)))
     began, cpu = time.perf_counter(), time.process_time()
     studio.refresh()
     found = {

@@ -43,11 +43,16 @@ from altered_machines import SEED, Case, altered  # noqa: E402
 
 from stretto import topology  # noqa: E402
 from stretto.bench.machine import commit  # noqa: E402
-from stretto.executors import sim  # noqa: E402
-from stretto.synth import Budget, clock, from_machine, synthesize  # noqa: E402
+from stretto.compiler.verify import verify  # noqa: E402
+from stretto.synth import (  # noqa: E402
+    Budget,
+    clock,
+    from_machine,
+    synthesize,
+    written,
+)
 from stretto.synth.planning import timing  # noqa: E402
 from stretto.synth.planning.compiled import compiled  # noqa: E402
-from stretto.verify import verify  # noqa: E402
 
 _LARGE = 10**8
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all", "all_reduce")
@@ -75,8 +80,9 @@ def run_one(number: int, collective: str, nbytes: int, budget: float) -> Case:
     emitted = clock.now() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     us = check(case, str(program.value), collective, nbytes)
-    written = sim.written(program, case["machine"], nbytes=nbytes, ranks=network.places)
-    claim = written.time_us
+    claim = written(
+        program, case["machine"], nbytes=nbytes, ranks=network.places
+    ).time_us
     assert abs(us / claim - 1) < 1e-6, f"checker {us}, simulator {claim}"
     least = bound_us(case, collective, nbytes)
     ours = float(found.bound_us)

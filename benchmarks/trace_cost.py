@@ -25,7 +25,7 @@ import numpy as np
 
 import stretto
 from stretto.bench.machine import commit
-from stretto.executors.cpu.words import SessionWord
+from stretto.executors.cpu.words import Common
 from stretto.trace import CALL, CallKind, Comm, RankInfo, Recording, write
 
 GOAL_CALL_US, GOAL_STEPS, GOAL_S, GOAL_GB = 0.15, 0.10, 20.0, 2.0
@@ -91,7 +91,7 @@ def switched(comm: Any) -> Any:
     address = session._ring.address
 
     def switch(on: bool) -> None:
-        session._words[SessionWord.RING] = address if on else 0
+        session._words[Common.RING] = address if on else 0
 
     return switch
 

@@ -22,20 +22,30 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from stretto.bench.machine import commit
-from stretto.bench.transfers.cases import Case
+from stretto.bench.peers import expand
+from stretto.bench.peers._side import MovingSide
+from stretto.bench.timing import each_us
 from stretto.bench.transfers.contest import Refusal, contest
-from stretto.bench.transfers.pair import Pair, Times, timed
-from stretto.bench.transfers.peers import expand
+from stretto.bench.transfers.pair import EnginePair
+from stretto.bench.workload.moves import MoveCase
 from stretto.transfer import Layout
 
 QUIET = 0.06
 TRIES = 3
 KB, MB = 1 << 10, 1 << 20
+
+
+def timed(call: Callable[[], Any], budget_s: float = 0.5) -> float:
+    """Return the median of a call's seconds, of as many as there is time for."""
+    once_us = sorted(each_us(call, 5))[2]
+    rounds = max(5, min(200_000, int(1e6 * budget_s / max(once_us, 0.1))))
+    return median(each_us(call, rounds)) / 1e6
 
 
 class Report:
@@ -96,69 +106,68 @@ def _process_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def near(report: Report, pair: Pair) -> None:
+def near(report: Report, pair: EnginePair) -> None:
     """Decide what goes through shared memory."""
     buffer = Layout(f"N={64 * MB} uint8")
     there = pair.there(buffer)
     here, arrays = pair.here(buffer, where="private")
 
-    def put(n: int) -> Times:
+    def put(n: int) -> float:
         return timed(there[:n].prepare_put(here[:n]), budget_s=0.6)
 
-    report.decide("put 8 B", lambda: put(8).median * 1e6, 0.6, "us",
+    report.decide("put 8 B", lambda: put(8) * 1e6, 0.6, "us",
                   peer="NIXL 1.6 us at best")  # fmt: skip
-    report.decide("put 64 KB", lambda: 64 * KB / put(64 * KB).median / 1e9, 35, "GB/s",
+    report.decide("put 64 KB", lambda: 64 * KB / put(64 * KB) / 1e9, 35, "GB/s",
                   more=True, peer="NIXL 21")  # fmt: skip
-    report.decide("put 64 MB", lambda: 64 * MB / put(64 * MB).median / 1e9, 13, "GB/s",
+    report.decide("put 64 MB", lambda: 64 * MB / put(64 * MB) / 1e9, 13, "GB/s",
                   more=True, peer="NIXL 10.3")  # fmt: skip
-    assert int(arrays[0].sum()) == pair.ask(do="read", memory=0)
-    report.decide("notification round trip", lambda: trips(pair).median * 1e6, 1.0,
+    assert int(arrays[0].sum()) == pair.servers[0].ask("read", memory=0)
+    report.decide("notification round trip", lambda: trips(pair) * 1e6, 1.0,
                   "us", peer="NIXL 12.6 us")  # fmt: skip
 
 
-def trips(pair: Pair, rounds: int = 20_000) -> Times:
-    """Return the times of notifications and their answers."""
-    pair.tell(do="echo", peer="here", rounds=rounds + 100)
-    pong = pair.engine.notified(b"pong")
-    seconds = []
-    for nth in range(rounds + 100):
-        begun = time.perf_counter()
-        pair.peer.notify(b"ping")
+def trips(pair: EnginePair, rounds: int = 20_000) -> float:
+    """Return the median of the seconds of notifications and their answers."""
+    pair.servers[0].tell("echo", peer="here", rounds=rounds + 100)
+    pong, notify = pair.engine.notified(b"pong"), pair.peers[0].notify
+
+    def trip() -> None:
+        notify(b"ping")
         pong.wait(30)
-        if nth >= 100:
-            seconds.append(time.perf_counter() - begun)
-    pair.hear()
-    return Times(seconds)
+
+    found = each_us(trip, rounds + 100)[100:]
+    pair.servers[0].hear()
+    return median(found) / 1e6
 
 
-def pages(report: Report, pair: Pair) -> None:
+def pages(report: Report, pair: EnginePair) -> None:
     """Decide what goes in many pieces."""
     heads = Layout("B=32768 H=2 D=512 bfloat16")
     there = pair.there(heads.hold("H", 0, 1))
     here, _ = pair.here(heads)
     put = there.view.prepare_put(here.view)
     assert put.pieces == 32768
-    report.decide("32,768 x 1 KB head slices", lambda: timed(put).median * 1e3, 7, "ms",
+    report.decide("32,768 x 1 KB head slices", lambda: timed(put) * 1e3, 7, "ms",
                   peer="NIXL 37.7 ms")  # fmt: skip
     whole = Layout("B=2048 X=32768 uint8")
     there = pair.there(whole)
     here, _ = pair.here(whole)
     order = np.random.default_rng(1).permutation(2048)
     shuffled = there[order].prepare_put(here[np.arange(2048)])
-    report.decide("2,048 shuffled 32 KB pages", lambda: timed(shuffled).median * 1e3,
+    report.decide("2,048 shuffled 32 KB pages", lambda: timed(shuffled) * 1e3,
                   6.5, "ms", peer="NIXL 11.3 ms")  # fmt: skip
 
 
-def far(report: Report, pair: Pair) -> None:
+def far(report: Report, pair: EnginePair) -> None:
     """Decide what goes by TCP; the peer attends to what comes meanwhile."""
     buffer = Layout(f"N={64 * MB} uint8")
     there = pair.there(buffer, where="private")
     here, _ = pair.here(buffer, where="private")
-    pair.tell(do="attend", tag="over")
+    pair.servers[0].tell("attend", tag="over")
 
     def took(n: int, way: str) -> float:
         prepare = there[:n].prepare_put if way == "put" else there[:n].prepare_get
-        return timed(prepare(here[:n]), budget_s=1.0).median
+        return timed(prepare(here[:n]), budget_s=1.0)
 
     report.decide("TCP put 8 B, acknowledged", lambda: took(8, "put") * 1e6, 8, "us",
                   peer="NIXL 13.4 us")  # fmt: skip
@@ -174,20 +183,20 @@ def far(report: Report, pair: Pair) -> None:
     for n, nixl in ((64 * KB, 32), (MB, 144)):
         report.decide(f"TCP put {n} B, ahead of NIXL", lambda n=n: took(n, "put") * 1e6,
                       nixl, "us", peer=f"NIXL {nixl:g} us")  # fmt: skip
-    pair.peer.notify(b"over")
-    pair.hear()
+    pair.peers[0].notify(b"over")
+    pair.servers[0].hear()
 
 
-def idle(report: Report, pair: Pair) -> None:
+def idle(report: Report, pair: EnginePair) -> None:
     """Decide what an engine takes that has nothing to do."""
 
     def share() -> float:
         time.sleep(0.5)
-        before = _process_s(pair.pid()), time.process_time(), time.monotonic()
+        before = _process_s(pair.servers[0].pid), time.process_time(), time.monotonic()
         time.sleep(5.0)
         wall = time.monotonic() - before[2]
         ours = (time.process_time() - before[1]) / wall
-        theirs = (_process_s(pair.pid()) - before[0]) / wall
+        theirs = (_process_s(pair.servers[0].pid) - before[0]) / wall
         return 100 * max(ours, theirs)
 
     report.decide("idle processor", share, 0.5, "% of a core", peer="NIXL 100 %")
@@ -227,7 +236,7 @@ def start(report: Report) -> None:
                   peer="NIXL 1.5 s")  # fmt: skip
 
 
-def busy(report: Report, pair: Pair) -> None:
+def busy(report: Report, pair: EnginePair) -> None:
     """Decide a notification's round trip while a third process takes a core."""
     code = "while True: pass"
 
@@ -235,7 +244,7 @@ def busy(report: Report, pair: Pair) -> None:
         other = subprocess.Popen([sys.executable, "-c", code])
         try:
             time.sleep(0.2)
-            return trips(pair, 2000).median * 1e6 / 2
+            return trips(pair, 2000) * 1e6 / 2
         finally:
             other.kill()
             other.wait()
@@ -249,29 +258,33 @@ def beside(report: Report, who: Sequence[str]) -> None:
     sizes = (8, 4 * KB, 64 * KB, MB, 64 * MB)
     for path in ("cross-memory", "tcp"):
         cases = [
-            *(Case(what=w, path=path, nbytes=n) for n in sizes for w in ("put", "get")),
-            Case(what="blocks", path=path, nbytes=32 * KB, count=2048),
-            Case(what="blocks", path=path, nbytes=KB, count=32768),
-            Case(what="notify", path=path),
+            *(
+                MoveCase(what=w, path=path, nbytes=n)
+                for n in sizes
+                for w in ("put", "get")
+            ),
+            MoveCase(what="blocks", path=path, nbytes=32 * KB, count=2048),
+            MoveCase(what="blocks", path=path, nbytes=KB, count=32768),
+            MoveCase(what="notify", path=path),
         ]
-        ours: dict[Case, float] = {}
-        for found in contest(("stretto", *expand(who)), path, cases):
+        ours: dict[str, float] = {}
+        for found in contest(("stretto", *expand(who, MovingSide)), path, cases):
             if isinstance(found, Refusal):
                 print(f"    {found.who} by {path}: {found.why}", flush=True)
                 row = {"name": f"{found.who} by {path}", "missing": found.why}
                 report.rows.append(row)
                 continue
-            case, us = found.case, found.at(0.5) * 1e6
+            what, us = found.what, found.us
             if found.who == "stretto":
-                ours[case] = us
-            row = {"name": f"{found.who} {case.label} by {path}", "figure": us,
+                ours[what] = us
+            row = {"name": f"{found.who} {what} by {path}", "figure": us,
                    "unit": "us", "right": found.is_right}  # fmt: skip
             said = ""
-            if case in ours and found.who != "stretto":
-                row["times_ours"] = us / ours[case]
-                said = f", {us / ours[case]:.2f} x ours"
+            if what in ours and found.who != "stretto":
+                row["times_ours"] = us / ours[what]
+                said = f", {us / ours[what]:.2f} x ours"
             report.rows.append(row)
-            rate = case.total / max(us, 1e-3) / 1e3
+            rate = found.nbytes / max(us, 1e-3) / 1e3
             wrong = "" if found.is_right else ", WRONG"
             print(f"    {row['name']}: {us:.2f} us, {rate:.2f} GB/s{said}{wrong}",
                   flush=True)  # fmt: skip
@@ -284,15 +297,15 @@ def main() -> None:
     parser.add_argument("--peers", default="", help="all, or their names")
     parser.add_argument("--tries", type=int, default=TRIES)
     given = parser.parse_args()
-    with Pair() as pair:
-        report = Report(lambda: [pair.pid()], given.tries)
+    with EnginePair() as pair:
+        report = Report(lambda: [pair.servers[0].pid], given.tries)
         near(report, pair)
         pages(report, pair)
         idle(report, pair)
         busy(report, pair)
     start(report)
-    with Pair(path="tcp") as other:
-        report._pids = lambda: [other.pid()]
+    with EnginePair(path="tcp") as other:
+        report._pids = lambda: [other.servers[0].pid]
         far(report, other)
     if given.peers:
         beside(report, given.peers.split(","))

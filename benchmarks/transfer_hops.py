@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from stretto.bench.machine import commit
-from stretto.bench.transfers.cases import Case
-from stretto.bench.transfers.contest import Contender
+from stretto.bench.transfers.contest import Couple
+from stretto.bench.workload.moves import MoveCase
 from stretto.errors import StrettoError
 
 SIZES = (8, 64 << 10, 16 << 20)
@@ -39,31 +39,31 @@ def rounds_of(nbytes: int) -> int:
 
 def measure(turns: int) -> list[dict[str, Any]]:
     """Return a row for each size and who puts it."""
-    running: dict[str, Contender] = {}
+    running: dict[str, Couple] = {}
     rows = []
     try:
         for name, (who, path) in ENTRANTS.items():
             try:
-                running[name] = Contender(who, path, max(SIZES))
+                running[name] = Couple(who, path, max(SIZES))
                 running[name].meet()
             except StrettoError as e:
                 print(f"{name} is not there: {e}", flush=True)
                 if (one := running.pop(name, None)) is not None:
                     one.close()
         for nbytes in SIZES:
-            case = Case(what="put", path="tcp", nbytes=nbytes)
-            seconds: dict[str, list[float]] = {name: [] for name in running}
+            case = MoveCase(what="put", path="tcp", nbytes=nbytes)
+            times: dict[str, list[float]] = {name: [] for name in running}
             for one in running.values():
                 one.fill(case)
             for _ in range(turns):
                 for name, one in running.items():
-                    seconds[name] += one.turn(case, rounds_of(nbytes))
+                    times[name] += one.turn(case, rounds_of(nbytes))
             for name, one in running.items():
                 row = {
-                    "who": name, "bytes": nbytes, "rounds": len(seconds[name]),
-                    "best_us": round(1e6 * min(seconds[name]), 1),
-                    "median_us": round(1e6 * median(seconds[name]), 1),
-                    "is_right": one.check(case),
+                    "who": name, "bytes": nbytes, "rounds": len(times[name]),
+                    "best_us": round(min(times[name]), 1),
+                    "median_us": round(median(times[name]), 1),
+                    "is_right": not one.wrong(case),
                 }  # fmt: skip
                 rows.append(row)
                 print(row, flush=True)

@@ -34,22 +34,68 @@ contract in `pyproject.toml`; a test keeps it in step.*
    (who is there)
 ```
 
-## The walk of `comm.all_reduce(x)`
+## The fabric: what crosses processes
 
 ```text
-   calls/requests/verb.py   makes the method: are these very arrays known?
+      World        who is there, in which generation: identities, ranks, one verdict
+        |            fabric/world.py decides at the hub, fabric/view.py believes
+        |            (fabric/meeting: the hub, its relays, and groups of ranks)
+        v
+      Peer         one other member as this process sees it; an identity, never a name
+        |            (transfer/engine/peer.py, executors/cpu/peers)
+        |
+        +------>  Region    memory that it may reach: epochs, rights, withdrawal
+        |            (fabric/region.py: of a group, alike on every rank;
+        |            transfer/regions: of an engine, under leases)
+        v
+      Channel      an ordered way there: put, signal, records, wait, fault
+       /    \\       (fabric/channel: records and bytes, by either; transfer/links: a
+      /      \\       stage on it; plans: puts and signals of a hop, no records)
+  shared    Carrier   bytes between hosts: tcp, ucx, nixl, or one of your own, which
+  memory               says what it can (fabric/hop/carrier.py, examples/own_carrier.py)
+```
+
+Beneath them lie one handshake (`fabric/handshake.py`: bytes in, bytes out, fuzzed), one
+door for strangers (`fabric/porch.py`), one layer of shared memory (`fabric/memory.py`:
+files without a name, mapped), one loop (`fabric/loop.py`: descriptors, times,
+wake-ups) and one way to compiled code (`fabric/jit`).
+
+Bytes leave a process here, and nowhere else:
+
+- To other hosts: `fabric/hop/tcp/engine.py` (`sendmsg`, compiled), `fabric/tls.py` if
+  it is asked for; `fabric/hop/ucx` and `fabric/hop/nixl` (their libraries do it). And
+  `fabric/hop/trips.py`, which measures a bare socket beside them.
+- To processes of this host: `fabric/channel/rings.py`, `transfer/copying/compiled.py`
+  and `executors/cpu/running/kernels.py` store in memory that both map; the second also
+  in another process's own, by the kernel (`process_vm_writev`).
+- To other GPUs: kernels that `executors/cuda/codegen` writes, and the copies of
+  `executors/cuda/launching/copies.py` and `executors/cuda/transfers/mover.py`.
+- Of the meeting: `fabric/wire.py` (frames, with descriptors) and `fabric/porch.py`
+  (handshakes).
+- To the world outside, by HTTP: `studio/serve`, `transfer/stores/objects.py`,
+  `search/model/endpoint.py`.
+
+## The walk of `comm.all_reduce(x)`
+
+`calls` and `choice` are rooms of `runtime`.
+
+```text
+   calls/methods.py         writes the method: are these very arrays known?
       | calls/known.py        then the launch, and nothing else
       v
-   calls/requests/layout.py do its arrays look like an earlier call's? (known.py then
+   calls/call.py            the road of every other call, one function, in this order:
+      |
+      | requests/layout.py    do its arrays look like an earlier call's? (known.py then
       |                       launches; arrays/array_readers.py reads them, the session
       |                       says whether peers reach them: asked once)
-      v
-   calls/requests/request.py the verb's description and the arguments: a checked request
+      | requests/request.py   a verb's description and its arguments: a checked request
       |                       (arrays/operands.py reads arrays; overlap.py, axes.py)
-      v
-   calls/runner.py          one thread; the session; afterwards the call is known
-      |
-   calls/choosing.py        the launch of its key; else choice: which plan, proved once
+      | runner.py             one thread, the session: what a rank's calls stand on
+      | fused.py              the epilogue, where there is one
+      | choosing.py           the launch of its kind; else choice: a plan, proved once
+      | a launch              see below
+      | answer.py             what the caller gets
+      v known.py              the next one like it is known
       |
       +--> executors/cpu/session.py               binds the plan to this rank's memory
       |      | running/encode.py                    a table of words
@@ -66,21 +112,29 @@ contract in `pyproject.toml`; a test keeps it in step.*
 
 Modules of these rooms that a walk enters, and how often it returns to one that it has
 left, counted where functions are entered (`tests/walks.py`; codegen is one place). At
-first is when these rooms were one folder; before is when what had been read of arrays,
-the names of calls and the flags of a stream were asked for again on the way:
+first is when these rooms were one folder; before is when the steps of a call were
+methods of several classes, which gave it back and forth:
 
 | walk | modules | returns | before | at first |
 | --- | --- | --- | --- | --- |
-| a known call on CPUs | 1 | 0 | 0 | 0 |
-| a new call on CPUs, of a known launch | 10 | 4 | 7 | 18 |
-| the first of its kind on CPUs | 21 | 8 | 13 | 41 |
-| the first of its kind on GPUs, as launches are recorded | 35 | 19 | 36 | 51 |
+| a known call on CPUs | 0 | 0 | 0 | 0 |
+| a new call on CPUs, of a known launch | 10 | 2 | 4 | 18 |
+| the first of its kind on CPUs | 21 | 6 | 8 | 41 |
+| the first of its kind on GPUs, as launches are recorded | 36 | 12 | 19 | 51 |
 
 A room imports rooms of lower layers, never of its own or above.
-Rooms of one layer do not know one another; nor do executors.
+Rooms of one layer do not know one another; nor do executors. Users import a room of a
+group by its own name, as `stretto.verify`: a thin module at the root stands for it.
 
 | layer | room | what it is | imports |
 | --- | --- | --- | --- |
+"""
+MIDDLE = """
+
+Rooms that are groups, and what lies in them, from the ground:
+
+| room | what it is |
+| --- | --- |
 """
 
 
@@ -93,16 +147,23 @@ def first_line(room: str) -> str:
     return ""
 
 
+def layers_of(identity: str) -> list[list[str]]:
+    """Return the layers of a contract, from the top: the names in each."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for contract in config["tool"]["importlinter"]["contracts"]:
+        if contract["id"] == identity:
+            return [re.findall(r"\w+", layer) for layer in contract["layers"]]
+    return []
+
+
 def page() -> str:
     """Return the text of the page."""
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    contracts = config["tool"]["importlinter"]["contracts"]
-    layers = next(c["layers"] for c in contracts if c["id"] == "rooms")
+    layers = layers_of("rooms")[1:]  # the first: names that users import
     graph = grimp.build_graph("stretto")
     seen = graph.find_children("stretto")
-    rows = []
+    rows, inside = [], []
     for height, layer in zip(range(len(layers), 0, -1), layers, strict=True):
-        for room in re.findall(r"\w+", layer):
+        for room in layer:
             if not (about := first_line(room)):
                 continue
             below = sorted(
@@ -114,7 +175,13 @@ def page() -> str:
             )
             uses = ", ".join(f"`{name}`" for name in below)
             rows.append(f"| {height} | `{room}` | {about} | {uses} |")
-    return HEAD + "\n".join(rows) + "\n"
+            inside += [
+                f"| `{room}/{part}` | {first_line(f'{room}/{part}')} |"
+                for rank in reversed(layers_of(room) if room != "executors" else [])
+                for part in rank
+                if room != "synth"
+            ]
+    return HEAD + "\n".join(rows) + MIDDLE + "\n".join(inside) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ MACHINES = ("h200x4", "dgx1")  # topology.draw(topology.load(NAME))
 
 def pictures() -> dict[str, str]:
     """Return the text of every picture by its file's name."""
-    from stretto import algorithms, topology
+    from stretto import topology
     from stretto.cli.draw import svg
+    from stretto.program import algorithms
 
     made = {
         f"{name}.svg": svg(algorithms.get(algorithm).build(ranks))

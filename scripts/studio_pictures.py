@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.host.studio.browser import Page, browser
 from tests.pure.studio.made import hanging, recording, tuning
 
-from stretto import algorithms
-from stretto.studio import Given, Studio, StudioServer
+from stretto.program import algorithms
+from stretto.studio import NamedInputs, Studio, StudioServer
 from stretto.trace import write
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +66,7 @@ PICTURES = (  # name, run, view, theme, script
 )
 
 
-def runs(folder: Path) -> dict[str, Given]:
+def runs(folder: Path) -> dict[str, NamedInputs]:
     """Return what the pictures are of."""
     few = recording(8, 90, machine="h200x8", slow=(5,), title="train.py, 8 ranks")
     after = recording(
@@ -89,14 +89,14 @@ def runs(folder: Path) -> dict[str, Given]:
     report.write_text(json.dumps(tuning()))
     program = algorithms.get("all_reduce/two_shot").build(8)
     return {
-        "few": Given(
+        "few": NamedInputs(
             recordings=(folder / "few.trace", folder / "after.trace"),
             program=program,
             source=program.source.rpartition(":")[0],
             reports=(report,),
         ),
-        "many": Given(recordings=(folder / "many.trace",)),
-        "hangs": Given(recordings=(folder / "hangs.trace",)),
+        "many": NamedInputs(recordings=(folder / "many.trace",)),
+        "hangs": NamedInputs(recordings=(folder / "hangs.trace",)),
     }
 
 

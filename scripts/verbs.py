@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 
 from stretto import Communicator
-from stretto.calls import VERBS
+from stretto.runtime.calls import VERBS
 
 PAGE = Path(__file__).parents[1] / "docs" / "guides" / "run.md"
 BEGIN = "<!-- scripts/verbs.py writes this table -->\n"

@@ -1,4 +1,4 @@
-"""Two GPUs hand a buffer to and fro: by stores of a kernel, and by a copy engine.
+"""Two GPUs hand a buffer to and fro: by stores of a kernel.
 
 python examples/gpu/ping_pong.py
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import stretto
 
-BY_STORES = """
+SOURCE = """
 #include "channel.cuh"
 using namespace stretto;
 
@@ -43,60 +43,20 @@ extern "C" __global__ void ping_pong(const MemoryChannel* channels, int rounds,
 }
 """
 
-BY_ENGINE = """
-#include "engine_channel.cuh"
-#include "channel.cuh"
-using namespace stretto;
 
-// The same, but the kernel only asks: a copy engine moves, and tells the peer.
-extern "C" __global__ void ping_pong(const MemoryChannel* channels,
-                                     const EngineChannel* engines, int rounds,
-                                     u32 nbytes, u64* wrong) {
-  const int rank = channels->rank;
-  if (rank > 1) return;
-  const EngineChannel& to = engines[1 - rank];
-  const u32 words = nbytes / 8;
-  u64* mine = reinterpret_cast<u64*>(channels->local);
-  const u64* theirs = mine + words;
-  bool ok = true;
-  for (int i = 0; i < rounds && ok; ++i) {
-    if (i % 2 == rank) {
-      if (threadIdx.x == 0) ok = to.flush(i);  // what was put before may be overwritten
-      ok = __syncthreads_and(ok);
-      for (u32 k = threadIdx.x; k < words; k += blockDim.x) mine[k] = 1000 * i + k;
-      __syncthreads();
-      if (threadIdx.x == 0) ok = to.put(nbytes, 0, nbytes, i) && to.signal(i);
-    } else {
-      if (threadIdx.x == 0) ok = to.wait(i);
-    }
-    ok = __syncthreads_and(ok);
-    for (u32 k = threadIdx.x; ok && i % 2 != rank && k < words; k += blockDim.x) {
-      if (load_relaxed_word(theirs + k) != 1000ull * i + k) wrong[0] = 1 + i;
-    }
-    __syncthreads();
-  }
-  if (!ok) wrong[1] = 1;
-}
-"""
-
-
-def play(comm: Any, nbytes: int, rounds: int, kind: str) -> tuple[list[int], float]:
+def play(comm: Any, nbytes: int, rounds: int) -> tuple[list[int], float]:
     """Return what went wrong, and the microseconds of one way."""
     import torch
 
-    channels = comm.channels(2 * nbytes, kind=kind)
-    text = BY_ENGINE if kind == "engine" else BY_STORES
-    kernel = channels.kernel(text, "ping_pong", threads=512)
+    channels = comm.channels(2 * nbytes)
+    kernel = channels.kernel(SOURCE, "ping_pong", threads=512)
     wrong = torch.zeros(2, dtype=torch.int64, device="cuda")
-    tables = [channels.pointer]
-    if kind == "engine":
-        tables.append(channels.engine_pointer)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(2):  # once to warm up
         torch.cuda.synchronize()
         comm.barrier()
         begin.record()
-        kernel(*tables, rounds, nbytes, wrong)
+        kernel(channels.pointer, rounds, nbytes, wrong)
         end.record()
         torch.cuda.synchronize()
         comm.check()
@@ -104,15 +64,14 @@ def play(comm: Any, nbytes: int, rounds: int, kind: str) -> tuple[list[int], flo
 
 
 def work(comm: stretto.Communicator) -> None:
-    """Play both ways, at several sizes."""
+    """Play at several sizes."""
     import torch
 
     torch.cuda.set_device(comm.rank)
-    for kind in ("memory", "engine"):
-        for nbytes in (1 << 10, 1 << 16, 1 << 22):
-            wrong, us = play(comm, nbytes, 40, kind)
-            if comm.rank == 0:
-                print(f"{kind:7} {nbytes:>8} bytes: {us:8.2f} us, wrong {wrong}")
+    for nbytes in (1 << 10, 1 << 16, 1 << 22):
+        wrong, us = play(comm, nbytes, 40)
+        if comm.rank == 0:
+            print(f"{nbytes:>8} bytes: {us:8.2f} us, wrong {wrong}")
 
 
 def main() -> None:
