@@ -22,7 +22,7 @@ OPEN = {
     "bench": "what was measured, and tuned: to be shown, and used by others",
     "cli": "what was asked for by name: programs, pictures, pages, metrics",
     "fabric/meeting/join.py": "a lock, in a folder that is private",
-    "fabric/meeting/address.py": "made with its mode, in a folder that is private",
+    "fabric/address.py": "made with its mode, in a folder that is private",
 }
 """What is written as the umask says, and why."""
 

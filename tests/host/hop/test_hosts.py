@@ -111,16 +111,16 @@ def test_a_slurm_step_meets_at_its_first_host(start, hosts):
 
 
 COMPILES = """
-from stretto.executors.cpu import session
+from stretto.executors.cpu import sharing
 comm = connect()
-load = session.interpreter
+load = sharing.interpreter
 
 def compile():
     time.sleep(2.5)  # as long as it takes
     return load()
 
 if rank:
-    session.interpreter, session.is_kept = compile, lambda: False
+    sharing.interpreter, sharing.is_kept = compile, lambda: False
 half = comm.split(0, deadline_s=0.5)
 say(half.all_reduce(np.full(3, rank + 1.0))[0], half._group.deadline_s)
 half.close()

@@ -21,7 +21,12 @@ MATMUL = "--size 16 --tokens 8 --repeats 1"
     ("name", "words", "variants", "rows"),
     [
         at_night("torch_decode", DECODE, {"gloo", "stretto", "stretto+fused"}, 2),
-        ("torch_matmul", MATMUL, {"gloo", "stretto", "stretto at once"}, 2),
+        (
+            "torch_matmul",
+            MATMUL,
+            {"gloo", "stretto", "stretto by size", "at once, whole"},
+            2,
+        ),
     ],
 )
 def test_a_benchmark_has_a_row_of_every_variant(tmp_path, name, words, variants, rows):
@@ -39,7 +44,7 @@ def test_a_benchmark_has_a_row_of_every_variant(tmp_path, name, words, variants,
     assert 0 == done.returncode, done.stdout + done.stderr
     said = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert rows == len(said["rows"])
-    assert all(variants == set(row["us"]) for row in said["rows"])
+    assert all(variants <= set(row["us"]) for row in said["rows"])
     assert not any(row["failed"] for row in said["rows"])
     for error in said.get("errors", {}).values():
         assert error["relative"] < 0.02

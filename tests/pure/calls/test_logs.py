@@ -43,7 +43,7 @@ def ask(monkeypatch):
 
 def prepare(rank=0, kind=KIND):
     calls = SimpleNamespace(
-        rank=rank, _selectors={}, _sessions={}, _profiles=Measured()
+        rank=rank, _selectors={}, _sessions={}, _profiles=Measured(), _ahead=None
     )
     choosing.prepare(calls, kind, Session())
 

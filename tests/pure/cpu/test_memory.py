@@ -99,9 +99,17 @@ def test_a_text_too_long_is_cut():
     assert "x" * 240 == slab.describe(5)
 
 
+def new_heap(group):
+    """Return a heap whose ranks have met."""
+    heap = Heap(group)
+    said = {**heap.said(), "new": True}
+    heap.renew([None] * group.num_ranks, [said] * group.num_ranks)
+    return heap
+
+
 def test_registered_arrays_are_aligned_apart_and_reused():
     """Dead blocks are used again, at the next collective allocation."""
-    heap = Heap(OneRank())
+    heap = new_heap(OneRank())
     one = heap.empty((3,), np.dtype("float32"))
     two = heap.empty((100, 100), np.dtype("complex128"))
     first = one.ctypes.data
@@ -124,7 +132,7 @@ def test_registered_arrays_are_aligned_apart_and_reused():
 
 def test_a_heap_grows_and_keeps_its_place():
     """What is handed out stays where it is when the heap grows."""
-    heap = Heap(OneRank())
+    heap = new_heap(OneRank())
     small = heap.empty((10,), np.dtype("int64"))
     small[:] = 3
     large = heap.empty((1 << 20,), np.dtype("float64"))
@@ -137,7 +145,7 @@ def test_a_heap_grows_and_keeps_its_place():
 
 def test_an_empty_array_has_a_place_too():
     """Zero elements are still registered memory."""
-    heap = Heap(OneRank())
+    heap = new_heap(OneRank())
 
     assert (0, 4) == heap.empty((0, 4), np.dtype("float32")).shape
 
@@ -180,7 +188,7 @@ class TwoThatGrow(OneRank):
 def test_a_heap_that_cannot_grow_is_as_it_was():
     """What is too large is refused, here or by another rank, and nothing is broken."""
     group = TwoThatGrow()
-    heap = Heap(group)
+    heap = new_heap(group)
     small = heap.empty((10,), np.dtype(np.int8))
     used, before = heap.nbytes, held()
 
