@@ -23,6 +23,7 @@ OPEN = {
     "cli": "what was asked for by name: programs, pictures, pages, metrics",
     "fabric/meeting/join.py": "a lock, in a folder that is private",
     "fabric/address.py": "made with its mode, in a folder that is private",
+    "network/jobs/reader.py": "a trace of jobs, to be edited and shared",
 }
 """What is written as the umask says, and why."""
 
