@@ -56,9 +56,10 @@ class Rank(Ranks):
             from stretto.torch import Options
 
             key, _, number = way.partition("=")
-            options = Options(algorithms={"all_reduce": way})
             if key == "blocks" and number.isdigit():
                 options = Options(max_blocks=int(number))
+            else:
+                options = Options(algorithms={"all_reduce": way})
             group = self.dist.new_group(backend=name, pg_options=options)
             self.made[variant] = group
         return self.made[variant]

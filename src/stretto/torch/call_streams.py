@@ -48,6 +48,11 @@ def _stream_of(index: int, handle: int) -> Any:
     return torch.cuda.ExternalStream(handle, device=index)
 
 
+@functools.lru_cache(maxsize=64)
+def _device_of(index: int) -> Any:
+    return torch.device("cuda", index)
+
+
 def in_order(tensors: list[Any], results: list[Any] | None = None) -> EnqueuedCall:
     """Return the Work of a call that the caller's own stream has been given."""
     index = tensors[0].get_device()
@@ -219,7 +224,7 @@ class EnqueuedCall(GroupWork):
         """
         if self._future is None:
             cuda, index = torch.cuda, self._index
-            future = torch.futures.Future(devices=[torch.device("cuda", index)])
+            future = torch._C.Future([_device_of(index)])  # as torch's own Works give
             before = _stream_of(index, current_handle(index))
             cuda.set_stream(self._stream)
             try:

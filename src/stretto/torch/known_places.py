@@ -15,8 +15,11 @@ from torch.nn import Parameter
 
 from stretto.torch.options import OPERATORS
 
-_EACH = 8
-"""Every 8th call on a place that is not known makes it known: some come once."""
+_AT_ONCE = 8
+"""So many places are known from their first call on; later ones from their second:
+some come once."""
+_SEEN = 1024
+"""Places that are remembered for that."""
 STARTED = 1 << 8
 """What is added to an operator's number for calls that were started."""
 _PLAIN = (Tensor, Parameter)
@@ -28,7 +31,7 @@ class KnownPlaces:
     def __init__(self, comm: Any) -> None:
         """Calls of a communicator, which forgets them when they must be examined."""
         self._comm = comm
-        self._turn = 0
+        self._seen: set[tuple[int, int]] = set()
         self.calls: dict[tuple[int, int], Callable[[Tensor], bool]] = (
             comm.calls_by_place
         )
@@ -42,14 +45,19 @@ class KnownPlaces:
 
         Of a call that was started: what was asked for with it, and its stream.
         """
-        self._turn += 1
-        if self._turn > _EACH and self._turn % _EACH:
-            return
-        again = self._comm.repeated_in_place(tensor, OPERATORS[number], pin, stream)
+        op, number = OPERATORS[number], number + (0 if pin is None else STARTED)
+        place, seen = (tensor.data_ptr(), number), self._seen
+        if place not in seen:
+            known = len(seen)
+            if known >= _SEEN:
+                seen.clear()
+            seen.add(place)
+            if known >= _AT_ONCE:
+                return
+        again = self._comm.repeated_in_place(tensor, op, pin, stream)
         if again is None or type(tensor) not in _PLAIN:
             return
-        number += 0 if pin is None else STARTED
-        self.calls[tensor.data_ptr(), number] = _call_of(tensor, again)
+        self.calls[place] = _call_of(tensor, again)
 
 
 def _call_of(tensor: Tensor, again: Callable[[], bool]) -> Callable[[Tensor], bool]:
