@@ -9,13 +9,16 @@ slice; broadcast leaves what there is, ones in place of what is no number; recv 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
+from stretto.errors import CallError
+from stretto.runtime.calls.requests.arguments import spell
 from stretto.torch.untraced import untraced
 
 Counts = Callable[[], dict[str, int]]
@@ -166,16 +169,32 @@ def _ones(out: Any) -> Any:
     return out
 
 
-@contextmanager
-def sandbox(groups: Sequence[Any] | None = None) -> Iterator[Counts]:
+def sandbox(groups: Iterable[Any] | None = None) -> AbstractContextManager[Counts]:
     """Have every collective of these groups answered here, within a block.
 
     Without any: of all that there are. What the block is given tells how often each
     verb was called.
     """
-    from stretto.torch.base import groups_here
+    from stretto.torch.base import GroupBase, groups_here
 
+    if isinstance(groups, str | dist.ProcessGroup) or not (
+        groups is None or isinstance(groups, Iterable)
+    ):
+        raise CallError(
+            f"sandbox: groups={spell(groups)}; want a list of groups, or None for all"
+        )
     chosen: list[Any] = list(groups_here() if groups is None else groups)
+    for one in chosen:
+        if not isinstance(one, GroupBase):
+            raise CallError(
+                f"sandbox: {spell(one)} is no group of stretto; want groups that "
+                "init_process_group('stretto') or new_group made"
+            )
+    return _sandbox(chosen)
+
+
+@contextmanager
+def _sandbox(chosen: Sequence[Any]) -> Iterator[Counts]:
     made = [Sandbox(group.rank(), group.size()) for group in chosen]
     before = [group.stand_in(one) for group, one in zip(chosen, made, strict=True)]
 

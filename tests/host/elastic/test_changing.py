@@ -3,6 +3,7 @@
 import sys
 import time
 
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(90)]
@@ -198,6 +199,37 @@ def test_who_was_only_stopped_is_gone_before_another_takes_its_place(start):
     assert [("", "")] * 2 == [ranks[0].end(), standby.end()]
 
 
+def test_one_rank_alone_answers_as_a_group_does(monkeypatch):
+    """With a meeting behind it or not; nothing is lost, so nothing changes."""
+    from tests.pure.calls.test_arguments import Alone
+
+    import stretto
+
+    monkeypatch.delenv("RANK", raising=False)
+    met = stretto.connect(0, 1, "one", elastic=stretto.Elastic(max_ranks=2, wait_s=0))
+    for comm in (met, stretto.Communicator(Alone(), profiles=None)):
+        assert (0, (), ()) == (comm.generation, comm.lost, tuple(comm.standbys))
+        assert [True, False] == [comm.agree(True), comm.agree(False)]
+    assert [met] * 2 == [met.shrink(), met.replace()]
+    with pytest.raises(stretto.MembershipError, match="0 stand by, want 1"):
+        met.grow(1)
+    for odd in (0, "x", None, 1.5):
+        with pytest.raises(stretto.CallError, match=r"rank 0: grow: n="):
+            met.grow(odd)
+    for call in (met.replace, met.shrink, met.grow):
+        with pytest.raises(stretto.CallError, match=r"rank 0: .*: within_s=nan"):
+            call(within_s=float("nan"))
+    met.revoke("enough")
+    with pytest.raises(stretto.CommunicatorBroken, match=r"rank 0 revoked .*: enough"):
+        met.all_reduce(np.ones(3))
+    assert met.agree()
+    assert met is met.replace()
+    assert 2.0 == met.all_reduce(np.full(3, 2.0))[0]
+    met.close()
+    with pytest.raises(stretto.CallError, match="agree: this communicator is closed"):
+        met.agree()
+
+
 def test_ranks_that_stay_as_they_came_say_so():
     """And what Elastic does not take is refused when it is written."""
     import stretto
@@ -208,6 +240,8 @@ def test_ranks_that_stay_as_they_came_say_so():
         stretto.Elastic(min_ranks=3, max_ranks=2)
     with pytest.raises(stretto.CallError, match="wait_s=nan"):
         stretto.Elastic(wait_s=float("nan"))
+    with pytest.raises(stretto.CallError, match="wait_s=None"):
+        stretto.Elastic(wait_s=None)
     with pytest.raises(stretto.RankFailed, match="ranks of this communicator stay"):
         stretto.spawn(_shrink, num_ranks=1)
 

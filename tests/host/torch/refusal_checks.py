@@ -49,6 +49,13 @@ def memory():
             lambda: st.deregister(torch.empty(4, device="meta")),
         ],
         "pool": [lambda: st.pool(-1)],
+        "sandbox": [
+            lambda: st.sandbox(ODD),
+            lambda: st.sandbox("x"),
+            lambda: st.sandbox(dist.group.WORLD),
+            lambda: st.sandbox([ODD]),
+            lambda: st.sandbox([dist.group.WORLD, None]),
+        ],
         "place_buffers": [
             lambda: st.place_buffers(None),
             lambda: st.place_buffers(model),

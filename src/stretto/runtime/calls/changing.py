@@ -18,6 +18,7 @@ from stretto.arrays import CPU
 from stretto.errors import (
     CallError,
     CommunicationError,
+    CommunicatorBroken,
     LaunchEnvironmentError,
     MembershipError,
 )
@@ -25,7 +26,7 @@ from stretto.fabric.faults import Fault, name_ranks
 from stretto.fabric.meeting.peers import PeerGroup
 from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Prepare
-from stretto.fabric.patience import check_num_ranks, check_timeout
+from stretto.fabric.patience import check_timeout
 from stretto.runtime.calls.ahead import load_ahead, prove
 from stretto.runtime.choice.measured import Measured
 from stretto.runtime.choice.select import Profile
@@ -62,7 +63,7 @@ class Elastic:
                     f"Elastic: {name}={str(given)[:40]}; want a whole number, not "
                     "below 0"
                 )
-        check_timeout(self.wait_s, "Elastic", "wait_s")
+        _waited("Elastic", self.wait_s, "wait_s")
         if self.max_ranks and self.min_ranks > self.max_ranks:
             raise CallError(
                 f"Elastic: min_ranks={self.min_ranks} of max_ranks={self.max_ranks}; "
@@ -141,10 +142,10 @@ def replace(self: Any, *, within_s: float | None = None) -> Any:
     `empty` stays. Without a standby, once they were waited for, the ranks become fewer
     if `min_ranks` allows it; else this is a `MembershipError`.
     """
-    elastic: Elastic = _elastic(self, "replace")
+    elastic, wait_s = _elastic(self, "replace", within_s)
     since = time.monotonic()
-    wait_s = elastic.wait_s if elastic.standby else 0.0
-    wait_s = wait_s if within_s is None else within_s
+    if wait_s is None:
+        wait_s = elastic.wait_s if elastic.standby else 0.0
 
     def choose(standing: Standing) -> Order | None:
         lost = _lost(standing)
@@ -163,27 +164,27 @@ def replace(self: Any, *, within_s: float | None = None) -> Any:
 
 def shrink(self: Any, *, within_s: float | None = None) -> Any:
     """Go on without the ranks that were lost (collective); ranks may be renumbered."""
-    _elastic(self, "shrink")
+    _, wait_s = _elastic(self, "shrink", within_s)
 
     def choose(standing: Standing) -> Order:
         _check_least(self, standing, 0)
         lost = _lost(standing)
         return tuple(i for i in standing.identities if i not in lost)
 
-    return change(self, choose, self.deadline_s if within_s is None else within_s)
+    return change(self, choose, self.deadline_s if wait_s is None else wait_s)
 
 
 def grow(self: Any, n: int = 1, *, within_s: float | None = None) -> Any:
     """Go on with so many more ranks, of those that stand by (collective)."""
-    elastic: Elastic = _elastic(self, "grow")
-    more = check_num_ranks(n, "grow")
+    (more,) = self._read("grow", n=n)
+    elastic, wait_s = _elastic(self, "grow", within_s)
     most, want = self._group.most_ranks, self.num_ranks + more
     if want > most:
         raise MembershipError(
             f"rank {self.rank}: grow({more}): {want} ranks; want at most max_ranks="
             f"{most} of Elastic"
         )
-    wait_s = elastic.wait_s if within_s is None else within_s
+    wait_s = elastic.wait_s if wait_s is None else wait_s
     until = time.monotonic() + wait_s
 
     def choose(standing: Standing) -> Order | None:
@@ -202,8 +203,13 @@ def grow(self: Any, n: int = 1, *, within_s: float | None = None) -> Any:
 
 def revoke(self: Any, why: str = "") -> None:
     """Break this communicator on all ranks: whoever is in a call of it leaves that."""
+    (why,) = self._read("revoke", why=why)
+    _check_open(self, "revoke")
     said = f"rank {self.rank} revoked this communicator{why and ': '}{why}"[:1000]
-    self._group.declare(Fault(error="CommunicatorBroken", text=said))
+    if isinstance(self._group, PeerGroup):
+        self._group.declare(Fault(error="CommunicatorBroken", text=said))
+    else:
+        self._broke(CommunicatorBroken(said))
 
 
 def agree(self: Any, flag: bool = True) -> bool:
@@ -211,8 +217,11 @@ def agree(self: Any, flag: bool = True) -> bool:
 
     All of them call it, also of a communicator that has broken.
     """
-    peers = _peers(self, "agree")
-    said = peers.survey("agree", {"flag": bool(flag)})
+    (flag,) = self._read("agree", flag=flag)
+    _check_open(self, "agree")
+    if not isinstance(self._group, PeerGroup):
+        return all(part["flag"] for part, _ in self._group.exchange({"flag": flag}))
+    said = self._group.survey("agree", {"flag": flag})
     return all(one["flag"] for one in said if one is not None)
 
 
@@ -227,7 +236,8 @@ def change(
     `choose` returns who shall be the ranks, or None while it waits for somebody. What
     another rank proposes is as good.
     """
-    peers = _peers(self, "change")
+    _check_open(self, "change")
+    peers = peers_of(self._group)
     standing, until = peers.standing, time.monotonic() + within_s
     self._wait_started()
     while True:
@@ -312,13 +322,17 @@ def roster_of(group: PeerGroup) -> tuple[str, ...]:
 
 def generation(self: Any) -> int:
     """Return how often the ranks have changed."""
-    group = peers_of(self._group)
+    group = self._group
+    if not isinstance(group, PeerGroup):
+        return 0
     return group.group.generation - group.standing.since
 
 
 def lost(self: Any) -> tuple[int, ...]:
     """Return the ranks of this generation that are gone."""
-    group = peers_of(self._group)
+    group = self._group
+    if not isinstance(group, PeerGroup):
+        return ()
     who = roster_of(group)
     gone = group.standing.gone
     return tuple(r for r, world in enumerate(group.group.members) if who[world] in gone)
@@ -326,21 +340,33 @@ def lost(self: Any) -> tuple[int, ...]:
 
 def standbys(self: Any) -> tuple[str, ...]:
     """Return who stands by and may become a rank."""
-    return tuple(spare_of(peers_of(self._group).standing))
+    group = self._group
+    return tuple(spare_of(group.standing)) if isinstance(group, PeerGroup) else ()
 
 
-def _peers(self: Any, what: str) -> PeerGroup:
-    group = peers_of(self._group)
+def _check_open(self: Any, what: str) -> None:
     if self._closed:
         raise CallError(f"rank {self.rank}: {what}: this communicator is closed")
-    return group
 
 
-def _elastic(self: Any, what: str) -> Any:
-    _peers(self, what)
+def _elastic(
+    self: Any, what: str, within_s: float | None
+) -> tuple[Elastic, float | None]:
+    """Return how ranks may change, and how long this call may wait, if it says so."""
+    if within_s is not None:
+        within_s = _waited(f"rank {self.rank}: {what}", within_s, "within_s")
+    _check_open(self, what)
     if self._elastic is None:
         raise CallError(
             f"rank {self.rank}: {what}: the ranks of this communicator stay as they "
             "came; want connect(elastic=stretto.Elastic(...)), and not a part of it"
         )
-    return self._elastic
+    return self._elastic, within_s
+
+
+def _waited(what: str, given: Any, word: str) -> float:
+    """Return a time to wait for somebody: 0 only looks."""
+    check_timeout(0 if given is None else given, what, word)
+    if given is None:
+        raise CallError(f"{what}: {word}=None; want seconds, 0 or more")
+    return float(given)

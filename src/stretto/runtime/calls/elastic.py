@@ -26,7 +26,7 @@ class ElasticRunner(CallRunner):
         if elastic is not None:
             make_elastic(changing.peers_of(group), elastic)
 
-    def part(self, name: str, members: Sequence[int], *, comes_late: bool) -> Any:
+    def _part(self, name: str, members: Sequence[int], *, comes_late: bool) -> Any:
         """Return a communicator of some ranks, which changes with this one.
 
         Only they call it; one that `comes_late` joins others that go on.
@@ -45,7 +45,7 @@ class ElasticRunner(CallRunner):
         made._who = who
         return made
 
-    def renew_part(self, whole: Any, name: str, members: Sequence[int]) -> None:
+    def _renew_part(self, whole: Any, name: str, members: Sequence[int]) -> None:
         """Go on with some ranks of a communicator that has changed (collective)."""
         group = changing.peers_of(self._group)
         self._forget_channels()

@@ -150,7 +150,7 @@ class ElasticWorld:
             self.comm, shield.comm = comm, comm
             self._watch_changes()
         else:
-            shield.comm = self.comm.part(name, shield.members, comes_late=False)
+            shield.comm = self.comm._part(name, shield.members, comes_late=False)
         shield.comm.deadline_s = shield.deadline_s
         shield.is_alone = False
 
@@ -296,10 +296,10 @@ class ElasticWorld:
             shield.seat(members, members.index(comm.rank))
             shield.name = name
             if shield.comm is None:
-                shield.comm = comm.part(name, members, comes_late=True)
+                shield.comm = comm._part(name, members, comes_late=True)
                 shield.comm.deadline_s = shield.deadline_s
             else:
-                shield.comm.renew_part(comm, name, members)
+                shield.comm._renew_part(comm, name, members)
             group.seat(shield.rank, len(members), members)
 
 

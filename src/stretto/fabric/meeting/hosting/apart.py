@@ -30,7 +30,6 @@ _BOOT = (
     "from stretto.fabric.meeting.hosting.apart import main; main()"
 )
 _READY = "ready"
-_started: list[subprocess.Popen[str]] = []
 
 
 def start_apart(
@@ -41,7 +40,6 @@ def start_apart(
     door: socket.socket | None = None,
 ) -> None:
     """Start the process of a "hub" or "relay", and return once it serves."""
-    _started[:] = [one for one in _started if one.poll() is None]
     held = () if door is None else (door.fileno(),)
     known = {k: v for k, v in asdict(place).items() if k != "secret"}
     job: dict[str, Any] = {"kind": kind, "place": known, "secret": secret.hex()}
@@ -54,7 +52,6 @@ def start_apart(
         start_new_session=True,  # what ends a rank's group does not end it
         text=True,
     )
-    _started.append(process)
     with suppress(BrokenPipeError):
         assert process.stdin is not None
         process.stdin.write(json.dumps(job))
@@ -62,10 +59,10 @@ def start_apart(
     assert process.stdout is not None
     said = process.stdout.readline().strip()
     process.stdout.close()
+    process.wait()  # what serves is a child of it, and nobody's here to wait for
     if door is not None:
         door.close()
     if said != _READY:
-        process.wait()
         raise RendezvousError(said or f"the {kind} of this job did not start")
 
 
@@ -89,8 +86,13 @@ def relay_path(place: Place) -> Any:
 
 
 def main() -> None:
-    """Serve a job that is read from the standard input, until nobody is left."""
+    """Serve a job that is read from the standard input, until nobody is left.
+
+    In a child: who started this may run for long, and waits for no hub.
+    """
     job = json.loads(sys.stdin.read())
+    if os.fork():
+        os._exit(0)
     known = job["place"]
     known["address"] = known["address"] and tuple(known["address"])
     place, secret = Place(**known), bytes.fromhex(job["secret"])

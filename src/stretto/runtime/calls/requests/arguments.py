@@ -16,6 +16,7 @@ import numpy as np
 
 from stretto import executors
 from stretto.errors import CallError, UnknownNameError, is_interruption
+from stretto.fabric.patience import MOST_RANKS
 from stretto.program import collectives
 from stretto.program.collectives import DTYPES
 from stretto.runtime.choice.beside import Beside
@@ -85,6 +86,13 @@ def _yes_or_no(given: Any) -> bool:
     return bool(given)
 
 
+def _words(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError
+    given.encode()
+    return str(given)
+
+
 def _pin(given: Any) -> Any:
     hash(given)
     if given is not None and not isinstance(given, Beside):
@@ -105,6 +113,9 @@ ARGUMENTS = {
     "collective": Argument("the name of a collective", _text(collectives.get)),
     "count": Argument("a whole number of elements", _whole(0, _MOST_BYTES)),
     "registered": Argument("True or False", _yes_or_no),
+    "flag": Argument("True or False", _yes_or_no),
+    "why": Argument("a text", _words),
+    "n": Argument(f"a whole number of ranks, 1 to {MOST_RANKS}", _whole(1, MOST_RANKS)),
     "pickle": Argument("True or False", _yes_or_no),
     "values": Argument("a list of values, one for every rank", list),
     "nbytes": Argument("a whole number of bytes, at least 1", _whole(1, _MOST_BYTES)),
