@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stretto.bench.stats import geomean, ratio_interval, summarise
+from stretto.bench.stats import geomean, summarise
+from stretto.search.noise import ratio_interval
 
 TIMES = hnp.arrays(
     float, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.floats(0.1, 1e5)

@@ -12,7 +12,6 @@ from cuda_fakes import on_ranks
 from tests.nightly import at_night
 
 import stretto
-from stretto.bench.tune.space import leaders
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Schedule
 from stretto.compiler.verify import verify, verify_plan
@@ -27,6 +26,7 @@ from stretto.program.collectives import Operator
 from stretto.program.lang import registered
 from stretto.runtime.choice.question import Question
 from stretto.runtime.choice.select import candidates, parse_pin
+from stretto.search.schedules import leaders
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "write_a_kernel.py"

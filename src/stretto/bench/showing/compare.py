@@ -13,8 +13,9 @@ from typing import Any
 
 from stretto.bench.peers import OURS
 from stretto.bench.showing.report import table
-from stretto.bench.stats import Interval, geomean, ratio_interval
+from stretto.bench.stats import geomean
 from stretto.runtime.choice import spell_size
+from stretto.search.noise import Interval, ratio_interval
 
 _KEY = (
     *("test", "nbytes", "ranks", "dtype", "op", "contender", "mode", "buffer"),

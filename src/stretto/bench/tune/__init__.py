@@ -3,8 +3,8 @@
 from stretto.bench.tune.fit import Fit, fit, observations, toml_of
 from stretto.bench.tune.memory import blame, decision_of, forget
 from stretto.bench.tune.profile import default_path, merged, rule_of, text_of
-from stretto.bench.tune.search import Decision, SearchSpace, TrialRequest, search
-from stretto.bench.tune.space import (
+from stretto.search.halving import Decision, SearchSpace, TrialRequest, search
+from stretto.search.schedules import (
     candidates,
     expanded,
     leaders,

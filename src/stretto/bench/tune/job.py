@@ -22,20 +22,20 @@ from stretto.bench.measuring.loop import Limits
 from stretto.bench.measuring.precompile import Precompiler
 from stretto.bench.measuring.target import Target
 from stretto.bench.ranks.run import Say
-from stretto.bench.stats import ratio_interval
 from stretto.bench.tune.memory import SearchMemory, decision_of
-from stretto.bench.tune.search import (
+from stretto.bench.workload.cases import CallCase, case_of
+from stretto.bench.workload.task import BenchTask
+from stretto.runtime.calls import Communicator
+from stretto.runtime.choice import Profile, Question, Selector, dtype_class, spell_size
+from stretto.search.halving import (
     Decision,
     Search,
     SearchSpace,
     TrialRequest,
     search,
 )
-from stretto.bench.tune.space import expanded, leaders, refined, simulated_us
-from stretto.bench.workload.cases import CallCase, case_of
-from stretto.bench.workload.task import BenchTask
-from stretto.runtime.calls import Communicator
-from stretto.runtime.choice import Profile, Question, Selector, dtype_class, spell_size
+from stretto.search.noise import ratio_interval
+from stretto.search.schedules import expanded, leaders, refined, simulated_us
 
 _SEARCHING, _CONFIRMING = 0.7, 0.9
 """The shares of the time until which is searched, and confirmed; the rest is for the

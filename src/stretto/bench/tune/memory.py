@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from stretto.bench.measuring.control import Control
-from stretto.bench.stats import Interval
-from stretto.bench.tune.search import Decision
 from stretto.bench.workload.cases import CallCase
 from stretto.bench.workload.task import BenchTask
 from stretto.compiler.plan import Schedule
 from stretto.errors import ParseError, reading
+from stretto.search.halving import Decision
+from stretto.search.noise import Interval
 
 _HOPELESS = 3
 _DIGITS = 5

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.tune.search import Decision
 from stretto.errors import TopologyError
 from stretto.program import collectives
 from stretto.runtime.choice import dtype_class, spell_size
+from stretto.search.halving import Decision
 
 _BEYOND = 2
 """A size so many times smaller or larger than any that was measured is not decided."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stretto.bench.stats import Interval, ratio_interval
+from stretto.search.noise import Interval, ratio_interval
 
 Times: TypeAlias = Mapping[str, Sequence[float]]
 """Times of the batches of every pin; what failed is left out."""
