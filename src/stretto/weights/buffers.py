@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stretto.arrays import host_view
 from stretto.errors import CallError
 from stretto.transfer import Engine
 from stretto.weights.copies import Copy
 from stretto.weights.hashes import said_sums
-from stretto.weights.pulling import From, Puller, parts_here, sums_of
-from stretto.weights.tensors import Own, named_tensors
+from stretto.weights.memory import memory_of
+from stretto.weights.pulling import From, Puller, parts_here
+from stretto.weights.tensors import Own, named_tensors, owned
 from stretto.weights.version import Version
 
 __all__ = ["Buffers"]
@@ -50,6 +50,7 @@ class Buffers:
         self.given: list[dict[str, Any]] = [{one.name: one.given for one in own}]
         """Of each copy the tensors that users see."""
         self._arrays = [{one.name: one.array for one in own}]
+        self.memory = memory_of(owner.engine, [one.array for one in own])
         if count == 2:
             self._second()
         self._shared: list[Copy | None] = [None] * count
@@ -73,7 +74,7 @@ class Buffers:
             else:
                 made[own.name] = own.given.clone()
         self.given.append(made)
-        self._arrays.append({n: host_view(x, n)[0] for n, x in made.items()})
+        self._arrays.append({one.name: one.array for one in owned(made)})
 
     def _parameters(self) -> dict[str, Any]:
         """Return a module's parameters and buffers that are ours."""
@@ -97,17 +98,21 @@ class Buffers:
         owner, shared, into = self._owner, self._shared[copy], self._arrays[copy]
         if shared is not None:
             shared.take_back(owner.patience)
-        there = owner.puller.pull(source, into, deadline)
+        self.memory.wait_read(copy)
+        try:
+            there = owner.puller.pull(source, into, deadline, self.memory.stream)
+        finally:
+            self.memory.wait_written()
         parts = parts_here(owner.puller.wanted, there, into)
-        if shared is None or [held for held, _, _ in parts] != shared.given:
+        if shared is None or [held for held, _ in parts] != shared.given:
             if shared is not None:
                 owner.copies.remove(shared)
                 shared.close()
-            shared = Copy(owner.engine, owner.name, f"{owner.team}.{copy}", parts)
+            shared = Copy(self.memory, owner.name, f"{owner.team}.{copy}", parts)
             with owner.changed:
                 self._shared[copy] = shared
                 owner.copies.append(shared)
-        self._sums[copy] = sums_of(shared.arrays)
+        self._sums[copy] = shared.sum(self.memory.stream)
 
     def report(self, copy: int) -> dict[str, str]:
         """Return what the leader is told of what has come."""

@@ -25,10 +25,11 @@ from stretto.weights.boxes import whole
 from stretto.weights.manifest import Held
 from stretto.weights.tensors import Own
 
-__all__ = ["Cast", "Float8", "Made", "made_of"]
+__all__ = ["MOST", "Cast", "Float8", "Made", "made_of"]
 
 _FLOATS = ("float32", "float16", "bfloat16", *FLOAT8)
-_MOST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+MOST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+"""The largest value of each type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,8 @@ class Float8:
 
     def __post_init__(self) -> None:
         """Refuse types and blocks that are none."""
-        if self.dtype not in _MOST or (self.block and min(self.block) < 1):
-            raise CallError(f"{self}; want dtype= of {sorted(_MOST)}, blocks from 1 on")
+        if self.dtype not in MOST or (self.block and min(self.block) < 1):
+            raise CallError(f"{self}; want dtype= of {sorted(MOST)}, blocks from 1 on")
 
     def name(self, of: str) -> str:
         """Return the name of a tensor's scales."""
@@ -62,11 +63,10 @@ class Made:
     how: str | Float8 | None
 
     def write(self, places: Sequence[NDArray[Any]]) -> None:
-        """Make them, of what the tensor holds now."""
+        """Make them on a host, of what the tensor holds now."""
         array, dtype = self.own.array, self.own.held.dtype
-        if self.how is None:
-            np.copyto(places[0], array)
-        elif isinstance(self.how, str):
+        assert self.how is not None, "what is not cast is copied"
+        if isinstance(self.how, str):
             from stretto.transfer.copying.elements import convert_run  # compiled
 
             src = np.ascontiguousarray(array)
@@ -139,7 +139,7 @@ def quantised(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return elements as FP8, as raw bits, and their scales."""
     values = np.asarray(widen(array, dtype), np.float32)
-    most = np.float32(_MOST[how.dtype])
+    most = np.float32(MOST[how.dtype])
     if how.block is None:
         scales = _scale(np.max(np.abs(values), initial=0.0), most)
         return _narrowed(values / scales, how.dtype), scales

@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stretto.transfer import Engine
-from stretto.transfer.copying.mixing import mixed
 from stretto.weights.hashes import said_sums
 from stretto.weights.manifest import Held, grouped, region_name
-from stretto.weights.tensors import flat
+from stretto.weights.memory import Memory, Summing
+from stretto.weights.tensors import flat, lies
 from stretto.weights.version import Version
 
 __all__ = ["Copy"]
@@ -29,23 +27,27 @@ class Copy:
     """See the module: `tag` tells it from other copies of its owner."""
 
     def __init__(
-        self, engine: Engine, name: str, tag: str,
-        parts: Sequence[tuple[Held, Any, NDArray[Any]]],
+        self, memory: Memory, name: str, tag: str, parts: Sequence[tuple[Held, Any]],
+        sources: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
-        """Share parts: of each what it is, the caller's tensor, and its memory."""
-        self._engine, self.tag = engine, tag
+        """Share parts, and the arrays that hold them; some are copied of `sources`."""
+        engine = self._engine = memory.engine
+        self.tag = tag
         self.version: Version | None = None
         """What can be read now."""
         self.sums: tuple[int, ...] = ()
         self._changed = threading.Condition()
         self._holds: dict[tuple[Any, int], bool] = {}
         self._lease: Any = None
-        self.given = [held for held, _, _ in parts]
+        self.given = [held for held, _ in parts]
         """What it was made of, each as often as it was given."""
-        apart = [array.strides for _, _, array in parts]
-        self.manifest, order = grouped([held for held, _, _ in parts], apart)
-        self.arrays = tuple(flat(parts[i][2]) for i in order)
+        apart = [lies(array) for _, array in parts]
+        self.manifest, order = grouped(self.given, apart)
+        self.arrays = tuple(flat(parts[i][1]) for i in order)
         """In the order of the manifest."""
+        self.sum: Summing = memory.summing(
+            self.arrays, sources and [sources[i] for i in order]
+        )
         begin, self._regions = 0, []
         for g, group in enumerate(self.manifest.groups):
             some = self.arrays[begin : begin + len(group.names)]
@@ -61,13 +63,12 @@ class Copy:
         )
         self._regions.append(told)
 
-    def offer(self, version: Version, sums: Sequence[int] | None = None) -> None:
+    def offer(self, version: Version, sums: Sequence[int]) -> None:
         """Let it be read; what it holds is written, and its sums are known, before."""
-        found = tuple(map(mixed, self.arrays)) if sums is None else tuple(sums)
         with self._changed:
             if self._lease is None:
                 self._lease = self._engine.lease()
-            self.sums, self.version = found, version
+            self.sums, self.version = tuple(sums), version
 
     def dump(self) -> Mapping[str, Any]:
         """Return what peers are told of it."""

@@ -221,26 +221,28 @@ def vllm_llama(
     if kind == "gate_up_proj":
         return Cat(rows("gate_proj"), rows("up_proj"))
     if kind in ("o_proj", "down_proj"):
-        is_matrix = leaf == "weight"
-        return Part(name, axis=1, rank=rank, of=of) if is_matrix else Part(name)
+        is_cut = leaf in ("weight", "weight_scale_inv")  # a bias is added once
+        return Part(name, axis=1, rank=rank, of=of) if is_cut else Part(name)
     if kind == "lm_head" and tied:
         name = f"{base}.model.embed_tokens.{leaf}".lstrip(".")
         return Part(name, rank=rank, of=of)
     if kind in ("embed_tokens", "lm_head"):
         return Part(name, axis=0, rank=rank, of=of)
-    packed = re.fullmatch(r"(.*experts)\.(w13|w2)_weight", name)
+    packed = re.fullmatch(r"(.*experts)\.(w13|w2)_(weight|weight_scale_inv)", name)
     if packed:
-        return _packed(packed[1], packed[2], rank, of, experts)
+        return _packed(packed[1], packed[2], packed[3], rank, of, experts)
     return Part(name)
 
 
-def _packed(base: str, which: str, rank: int, of: int, experts: int) -> Stack:
+def _packed(
+    base: str, which: str, leaf: str, rank: int, of: int, experts: int
+) -> Stack:
     def expert(nth: int) -> Spec:
         at = f"{base}.{nth}"
         if which == "w2":
-            return Part(f"{at}.down_proj.weight", axis=1, rank=rank, of=of)
+            return Part(f"{at}.down_proj.{leaf}", axis=1, rank=rank, of=of)
         both = (
-            Part(f"{at}.{one}_proj.weight", axis=0, rank=rank, of=of)
+            Part(f"{at}.{one}_proj.{leaf}", axis=0, rank=rank, of=of)
             for one in ("gate", "up")
         )
         return Cat(*both)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from numpy.typing import NDArray
-
 from stretto.errors import (
     CallError,
     EngineLost,
@@ -109,6 +107,19 @@ class Policy(Member):
         """Return the tensors of the step that runs, or of the last one."""
         return self._buffers.given[self._live]
 
+    @property
+    def both(self) -> tuple[dict[str, Any], ...]:
+        """Return the tensors of each copy: a CUDA graph is captured for each of them.
+
+        The step that runs reads those at `live`.
+        """
+        return tuple(self._buffers.given)
+
+    @property
+    def live(self) -> int:
+        """Return which copy of `both` the step that runs reads, or the last one."""
+        return self._live
+
     def adopt(self, epoch: str) -> None:
         """Follow a trainer that began anew: its versions count as newer than ours."""
         with self.changed:
@@ -170,6 +181,7 @@ class Policy(Member):
         try:
             yield version
         finally:
+            self._buffers.memory.ended(run.copy)
             with self.changed:
                 self._state, actions = self._state.ended(run.number)
                 self._act(actions)
@@ -372,8 +384,8 @@ def _wanted(own: Own, names: Names, how: Mapping[str, Any]) -> Wanted:
         spec = Part(own.name, box=own.held.box)
         if own.held.extent == own.held.shape:
             spec = Part(own.name)
-    array: NDArray[Any] = own.array
-    return Wanted(name=own.name, shape=array.shape, dtype=own.held.dtype, spec=spec)
+    shape = tuple(own.array.shape)
+    return Wanted(name=own.name, shape=shape, dtype=own.held.dtype, spec=spec)
 
 
 def _reached(found: Version, wanted: Version | int | None) -> bool:

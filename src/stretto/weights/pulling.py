@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.transfer import Engine
-from stretto.transfer.copying.mixing import mixed
 from stretto.weights.boxes import Box
 from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
 from stretto.weights.manifest import Held, Manifest, region_name
-from stretto.weights.tensors import flat
+from stretto.weights.tensors import flat, lies
 
 __all__ = ["From", "Puller"]
 
@@ -112,9 +110,13 @@ class Puller:
         return self._plans[key]
 
     def pull(
-        self, source: Sequence[From], into: Mapping[str, NDArray[Any]], deadline: float
-    ) -> There:
-        """Read all of it into arrays, by name; whatever goes wrong is raised."""
+        self, source: Sequence[From], into: Mapping[str, Any], deadline: float,
+        stream: int | None = None,
+    ) -> There:  # fmt: skip
+        """Read all of it into arrays, by name; whatever goes wrong is raised.
+
+        What lies on a GPU is read by a `stream` of ours.
+        """
         peers = self.peers(source)
         pairs = list(zip(peers, source, strict=True))
         there, gets = self.plan([self.manifest(p, one) for p, one in pairs])
@@ -122,7 +124,7 @@ class Puller:
         try:
             for get in gets:
                 peer, one = pairs[get.rank]
-                begun += self._begin(peer, one, get, into, deadline)
+                begun += self._begin(peer, one, get, into, deadline, stream)
             for transfer in begun:
                 transfer.wait(deadline)
         finally:
@@ -131,23 +133,24 @@ class Puller:
         return there
 
     def _begin(
-        self, peer: Any, one: From, get: _Get, into: Mapping[str, NDArray[Any]],
-        deadline: float,
+        self, peer: Any, one: From, get: _Get, into: Mapping[str, Any], deadline: float,
+        stream: int | None,
     ) -> list[Any]:  # fmt: skip
         region = peer.region(region_name(self._name, one.tag, get.group))
         picks = {f"D{i}": ends for i, ends in enumerate(get.box)}
         views = [_view(into[name], at, new) for name, at, new in get.places]
         found, begin = [], get.first
-        for _, alike in itertools.groupby(views, lambda view: view.strides):
+        for _, alike in itertools.groupby(views, lies):
             some = list(alike)
             ends = begin, begin + len(some)
             begin += len(some)
             view = region.wait(CONNECT_S).only(N=ends, **picks)
-            found.append(view.get(some, lease=one.token, deadline=deadline))
+            how = {"lease": one.token, "deadline": deadline, "stream": stream}
+            found.append(view.get(some, **how))
         return found
 
 
-def _view(array: NDArray[Any], at: Box, new_axes: Sequence[int]) -> NDArray[Any]:
+def _view(array: Any, at: Box, new_axes: Sequence[int]) -> Any:
     """Return a box of an array, without the axes that the source does not have."""
     index = tuple(
         start if axis in new_axes else slice(start, stop)
@@ -180,15 +183,10 @@ def _gets(reads: Sequence[Read]) -> list[_Get]:
 
 
 def parts_here(
-    wanted: Sequence[Wanted], there: There, into: Mapping[str, NDArray[Any]]
-) -> list[tuple[Held, Any, NDArray[Any]]]:
+    wanted: Sequence[Wanted], there: There, into: Mapping[str, Any]
+) -> list[tuple[Held, Any]]:
     """Return what lies here as parts of the source's tensors, for who reads from us."""
     return [
-        (held, into[name], _view(into[name], tile.at, tile.new_axes))
+        (held, _view(into[name], tile.at, tile.new_axes))
         for name, tile, held in tiles_here(wanted, there)
     ]
-
-
-def sums_of(arrays: Sequence[NDArray[Any]]) -> tuple[int, ...]:
-    """Return the sums of what has arrived."""
-    return tuple(map(mixed, arrays))

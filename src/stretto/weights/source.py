@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from numpy.typing import NDArray
 
 from stretto.errors import CallError, TransferTimeout
 from stretto.fabric.patience import check_timeout
-from stretto.program.collectives import storage
 from stretto.transfer import Engine
 from stretto.weights.casts import Cast, made_of
 from stretto.weights.copies import Copy
 from stretto.weights.manifest import Held
 from stretto.weights.member import Member, Who
+from stretto.weights.memory import memory_of
 from stretto.weights.tensors import owned
 from stretto.weights.version import Version
 
 __all__ = ["Push", "Source"]
 
-_ALIGNED = 64
+_ALIGNED = 256
 _LEADER_S = 20.0
 
 
@@ -92,7 +89,8 @@ class Source(Member):
         check_timeout(patience, f"weights {name!r}", "patience")
         self._made = [made_of(own, cast) for own in owned(given, layouts)]
         self._patience, self.fan = patience, _fan(fan, rank)
-        self._places: list[list[NDArray[Any]]] = []
+        self._memory = memory_of(engine, [one.own.array for one in self._made])
+        self._places: list[list[Any]] = []
         self._epoch, self._counter = epoch, -1
         self._snapshot: Copy | None = None
         self._in_place: Copy | None = None
@@ -174,9 +172,10 @@ class Source(Member):
             other.take_back(self._patience)  # one version of a name at a time
         if not in_place:
             for one, places in zip(self._made, self._places, strict=True):
-                one.write(places)
+                if one.how is not None:
+                    self._memory.write(one, places)
         made = Version(self.epoch, counter)
-        copy.offer(made)
+        copy.offer(made, copy.sum(self._memory.here()))
         self._counter = counter
         self.tell_offer()
         self.record("push", made, begun, self.nbytes)
@@ -207,22 +206,40 @@ class Source(Member):
                     "they are made in a snapshot"
                 )
             if self._in_place is None:
-                parts = [
-                    (one.own.held, one.own.given, one.own.array) for one in self._made
-                ]
-                self._in_place = Copy(self.engine, self.name, "live", parts)
+                live = [(one.own.held, one.own.array) for one in self._made]
+                self._in_place = Copy(self._memory, self.name, "live", live)
                 self.copies.append(self._in_place)
             return self._in_place
         if self._snapshot is None:
-            self._places = _room(self.engine, [one.helds for one in self._made])
-            parts = [
-                (held, place, place)
-                for one, places in zip(self._made, self._places, strict=True)
-                for held, place in zip(one.helds, places, strict=True)
-            ]
-            self._snapshot = Copy(self.engine, self.name, "snap", parts)
+            self._places = self._room()
+            parts: list[tuple[Held, Any]] = []
+            sources: list[Any] = []
+            for one, places in zip(self._made, self._places, strict=True):
+                parts += zip(one.helds, places, strict=True)
+                cast = [None] * len(places)
+                sources += [one.own.array] if one.how is None else cast
+            self._snapshot = Copy(self._memory, self.name, "snap", parts, sources)
             self.copies.append(self._snapshot)
         return self._snapshot
+
+    def _room(self) -> list[list[Any]]:
+        """Return memory for a snapshot, of one piece."""
+        sizes = [[h.layout(1).part_bytes for h in one.helds] for one in self._made]
+        rounded = [-(-n // _ALIGNED) * _ALIGNED for some in sizes for n in some]
+        room, begin, found = self._memory.room(sum(rounded)), 0, []
+        for one, some in zip(self._made, sizes, strict=True):
+            places = []
+            for held, size in zip(one.helds, some, strict=True):
+                part = room[begin : begin + size]
+                places.append(self._memory.typed(part, held.dtype, held.extent))
+                begin += -(-size // _ALIGNED) * _ALIGNED
+            found.append(places)
+        return found
+
+    def close(self) -> None:
+        """Take all memory back, and say nothing more."""
+        super().close()
+        self._memory.close()
 
 
 def _fan(fan: int, rank: int) -> int:
@@ -230,21 +247,3 @@ def _fan(fan: int, rank: int) -> int:
     if not isinstance(fan, int) or fan < 0:
         raise CallError(f"fan={fan!r}; want a whole number, 0 for no limit")
     return 0 if rank else fan
-
-
-def _room(engine: Engine, helds: Sequence[Sequence[Held]]) -> list[list[NDArray[Any]]]:
-    """Return memory for parts, which peers of this host reach by itself."""
-    sizes = [[h.layout(1).part_bytes for h in some] for some in helds]
-    rounded = [-(-n // _ALIGNED) * _ALIGNED for some in sizes for n in some]
-    arena = engine.arena(sum(rounded))
-    ends = itertools.accumulate(rounded)
-    found = []
-    for some in helds:
-        places = []
-        for held in some:
-            size = held.layout(1).part_bytes
-            begin = next(ends) - -(-size // _ALIGNED) * _ALIGNED
-            part = arena[begin : begin + size].view(storage(held.dtype))
-            places.append(part.reshape(held.extent))
-        found.append(places)
-    return found

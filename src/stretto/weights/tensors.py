@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
 
-from stretto.arrays import host_view
+from stretto.arrays import host_view, on_gpu
 from stretto.errors import CallError, LayoutError
 from stretto.transfer import Layout
 from stretto.weights.boxes import Box, whole
 from stretto.weights.manifest import Held
 
-__all__ = ["Own", "flat", "named_tensors", "owned"]
+__all__ = ["Own", "flat", "lies", "named_tensors", "owned"]
 
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 """What DDP, torch.compile and FSDP put before names."""
@@ -31,8 +31,8 @@ class Own:
     held: Held
     given: Any
     """What the caller has: the tensor, of a DTensor the local one."""
-    array: NDArray[Any]
-    """The same memory."""
+    array: Any
+    """The same memory: of a host NumPy's, of a GPU PyTorch's."""
 
     @property
     def name(self) -> str:
@@ -97,23 +97,40 @@ def _own(name: str, value: Any, layout: Any) -> Own | None:
         value = value.to_local()
     if hasattr(value, "detach"):
         value = value.detach()
-    array, dtype = host_view(value, f"{name!r}")
+    array, dtype = _seen(value, f"{name!r}")
     if layout is not None:
         shape, box = _said(name, layout, dtype)
     if box is None:
-        shape, box = array.shape, whole(array.shape)
+        shape, box = tuple(array.shape), whole(array.shape)
     assert shape is not None, "it was read, or the array's"
     extent = tuple(stop - start for start, stop in box)
-    if not array.size and 0 in extent:
+    if 0 in array.shape and 0 in extent:
         return None
-    if extent != array.shape:
+    if extent != tuple(array.shape):
         raise LayoutError(
-            f"{name!r}: it is {list(box)} of shape {shape}, and has shape {array.shape}"
+            f"{name!r}: it is {list(box)} of shape {shape}, and has shape "
+            f"{tuple(array.shape)}"
         )
-    if any(s < 0 for s in array.strides):
+    if isinstance(array, np.ndarray) and any(s < 0 for s in array.strides):
         raise CallError(f"{name!r}: runs backwards; pass a copy")
     held = Held(name=name, shape=shape, box=box, dtype=dtype)
     return Own(held=held, given=value, array=array)
+
+
+def _seen(value: Any, what: str) -> tuple[Any, str]:
+    """Return a tensor as an array, and the name of its type."""
+    if not on_gpu(value):
+        return host_view(value, what)
+    if not hasattr(value, "data_ptr"):
+        raise CallError(f"{what}: a {type(value).__name__} on a GPU; want PyTorch's")
+    return value, str(value.dtype).removeprefix("torch.")
+
+
+def lies(array: Any) -> Any:
+    """Return how an array lies: tensors that lie alike are moved at once."""
+    if isinstance(array, np.ndarray):
+        return array.strides
+    return tuple(array.stride()), str(array.device)
 
 
 def _said(name: str, layout: Any, dtype: str) -> tuple[tuple[int, ...], Box]:
@@ -154,6 +171,6 @@ def _box_of(name: str, value: Any, shape: Sequence[int]) -> Box:
     return tuple(box)
 
 
-def flat(array: NDArray[Any]) -> NDArray[Any]:
+def flat(array: Any) -> Any:
     """Return an array of at least one axis: the same memory."""
     return array.reshape(1) if array.ndim == 0 else array

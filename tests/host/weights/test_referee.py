@@ -8,7 +8,8 @@ from stretto.weights import Version
 from stretto.weights.copies import Copy
 from stretto.weights.cover import Wanted
 from stretto.weights.hashes import differences, read_sums
-from stretto.weights.pulling import From, Puller, parts_here, sums_of
+from stretto.weights.memory import Memory
+from stretto.weights.pulling import From, Puller, parts_here
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
 VERSION = Version("e", 1)
@@ -34,11 +35,11 @@ def test_random_models_arrive_byte_for_byte(engines, seeds):
         for rank in range(model.num_ranks):
             manifest, groups = model.rank(rank)
             arrays = [array for group in groups for array in group]
-            parts = list(zip(manifest.held, arrays, arrays, strict=True))
+            parts = list(zip(manifest.held, arrays, strict=True))
             if not parts:
                 continue
-            copy = Copy(theirs[rank], name, "t", parts)
-            copy.offer(VERSION)
+            copy = Copy(Memory(theirs[rank]), name, "t", parts)
+            copy.offer(VERSION, copy.sum(None))
             copies.append(copy)
             metadata = theirs[rank].metadata
             granted = copy.hold(ours, seed, VERSION)
@@ -64,9 +65,9 @@ def test_random_models_arrive_byte_for_byte(engines, seeds):
             inside[...] = goal
         sums = [read_sums(one.sums, c.manifest) for one, c in
                 zip(source, copies, strict=True)]  # fmt: skip
-        ours_copy = Copy(ours, name, "o", here)
+        ours_copy = Copy(Memory(ours), name, "o", here)
         side = [(c.manifest, s) for c, s in zip(copies, sums, strict=True)]
-        found = ours_copy.manifest, sums_of(ours_copy.arrays)
+        found = ours_copy.manifest, ours_copy.sum(None)
         assert [] == differences(side, [found])[0]
         for copy in (*copies, ours_copy):
             copy.close()

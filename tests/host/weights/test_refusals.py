@@ -114,8 +114,8 @@ def test_wrong_bytes_are_noticed_before_a_switch(engines, monkeypatch):
     source.push(wait=True, timeout=WAIT)
     pull = Puller.pull
 
-    def wrong(self, whence, into, deadline):
-        there = pull(self, whence, into, deadline)
+    def wrong(self, whence, into, *how):
+        there = pull(self, whence, into, *how)
         into["w"][3, 1] = 7.0
         return there
 

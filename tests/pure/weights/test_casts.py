@@ -28,7 +28,10 @@ def own_of(dtype="float32", shape=(24, 20), layout=None, name="w"):
 
 def written(made):
     places = [np.full(h.extent, 3, storage(h.dtype)) for h in made.helds]
-    made.write(places)
+    if made.how is None:
+        places[0][...] = made.own.array
+    else:
+        made.write(places)
     return places
 
 

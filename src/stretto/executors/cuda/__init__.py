@@ -19,6 +19,7 @@ from stretto.program.epilogues import Spec
 if TYPE_CHECKING:
     from stretto.executors.cuda.codegen.abi import Kernel
     from stretto.executors.cuda.launching.side_stream import SideStream
+    from stretto.executors.cuda.mixed import Mixer
     from stretto.executors.cuda.parts import Adder
     from stretto.executors.cuda.session import CudaSession
     from stretto.executors.cuda.transfers.mover import Boxes, GpuMover
@@ -32,6 +33,7 @@ __all__ = [
     "include_path",
     "lacks",
     "load",
+    "mixer",
     "mover",
     "open_session",
     "show",
@@ -112,6 +114,20 @@ def _adder(device: int) -> Adder:
     from stretto.executors.cuda.parts import Adder
 
     return Adder(device)
+
+
+def mixer() -> Mixer:
+    """Return what adds up and quantises on the GPU that the caller works on."""
+    from stretto.executors.cuda.device.driver import here
+
+    return _mixer(here())
+
+
+@functools.cache
+def _mixer(device: int) -> Mixer:
+    from stretto.executors.cuda.mixed import Mixer
+
+    return Mixer(device)
 
 
 def boxes(**what: Any) -> Boxes:

@@ -237,6 +237,33 @@ STACKED = _struct(
     """,
 )
 
+MIXED = _struct(
+    "Mixed",
+    "Pieces of tensors, whose elements are added up, and copied (mixed.cuh).",
+    """
+    const unsigned long long* pieces  # source, copy or 0, bytes, sum << 8 | size
+    unsigned* sums
+    u32 count
+    u32 unused
+    """,
+)
+
+QUANTISED = _struct(
+    "Quantised",
+    "Matrices whose blocks become FP8, each with a scale (mixed.cuh).",
+    """
+    const char* src
+    char* dst
+    float* scales
+    u32 planes
+    u32 rows
+    u32 columns
+    u32 block_rows
+    u32 block_columns
+    u32 unused
+    """,
+)
+
 
 def header() -> str:
     """Return the text of `kernels/words.cuh`."""

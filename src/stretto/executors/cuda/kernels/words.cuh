@@ -148,4 +148,27 @@ struct Stacked {
 };
 static_assert(sizeof(Stacked) == 32, "words.py");
 
+// Pieces of tensors, whose elements are added up, and copied (mixed.cuh).
+struct Mixed {
+  const unsigned long long* pieces;  // source, copy or 0, bytes, sum << 8 | size
+  unsigned* sums;
+  unsigned count;
+  unsigned unused;
+};
+static_assert(sizeof(Mixed) == 24, "words.py");
+
+// Matrices whose blocks become FP8, each with a scale (mixed.cuh).
+struct Quantised {
+  const char* src;
+  char* dst;
+  float* scales;
+  unsigned planes;
+  unsigned rows;
+  unsigned columns;
+  unsigned block_rows;
+  unsigned block_columns;
+  unsigned unused;
+};
+static_assert(sizeof(Quantised) == 48, "words.py");
+
 }  // namespace stretto

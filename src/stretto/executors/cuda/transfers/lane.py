@@ -30,6 +30,11 @@ class CopyLane:
         finally:
             attempt("cuEventDestroy", event)
 
+    def wait(self) -> None:
+        """Return when all it was given is done."""
+        self._device.enter()
+        ask("cuStreamSynchronize", api().CUstream(self.stream))
+
     def close(self) -> None:
         """End it, when all it was given is done."""
         self._device.enter()

@@ -1,0 +1,216 @@
+"""Where tensors lie, on a host or a GPU: there they are copied, and added up.
+
+On a host an array is NumPy's, on a GPU PyTorch's: both are indexed and viewed alike.
+PyTorch is not imported: who has such a tensor has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import CallError, LayoutError
+from stretto.executors import cuda
+from stretto.program.collectives import storage
+from stretto.transfer import Engine
+from stretto.transfer.copying.mixing import mixed
+from stretto.weights.casts import MOST, Made
+
+__all__ = ["Memory", "Summing", "memory_of"]
+
+Summing = Callable[[int | None], tuple[int, ...]]
+"""Adds arrays up behind what a stream was given."""
+
+
+class Memory:
+    """Memory of the host."""
+
+    stream: int | None = None
+    """What versions are read by, beside all streams of users."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def room(self, nbytes: int) -> Any:
+        """Return memory, as bytes, which peers of this host reach by itself."""
+        return self.engine.arena(nbytes)
+
+    def typed(self, room: Any, dtype: str, extent: Sequence[int]) -> Any:
+        """Return bytes as an array."""
+        return room.view(storage(dtype)).reshape(tuple(extent))
+
+    def here(self) -> int | None:
+        """Return the stream that the caller works on."""
+        return None
+
+    def write(self, made: Made, places: Sequence[Any]) -> None:
+        """Make what is cast of a tensor."""
+        made.write(places)
+
+    def summing(
+        self, arrays: Sequence[Any], sources: Sequence[Any] | None = None
+    ) -> Summing:
+        """Return what adds up arrays, and first copies those that have sources."""
+        pairs = list(zip(arrays, sources or [None] * len(arrays), strict=True))
+
+        def run(stream: int | None = None) -> tuple[int, ...]:
+            for array, source in pairs:
+                if source is not None:
+                    np.copyto(array, source)
+            return tuple(mixed(array) for array, _ in pairs)
+
+        return run
+
+    def ended(self, copy: int) -> None:
+        """Note that the caller's step has asked for all that it reads of a copy."""
+
+    def wait_read(self, copy: int) -> None:
+        """Wait until the steps that ended have read all of a copy."""
+
+    def wait_written(self) -> None:
+        """Wait until nothing that was begun writes any more."""
+
+    def close(self) -> None:
+        """Give back what it has."""
+
+
+class Gpu(Memory):
+    """Memory of a GPU, some of it perhaps of the host."""
+
+    def __init__(self, engine: Engine, like: Any) -> None:
+        super().__init__(engine)
+        self._torch, self._like = sys.modules["torch"], like
+        mover = engine.gpu.mover
+        if like.device.index != mover.device.ordinal:
+            raise CallError(
+                f"tensors on {like.device}, and engine {engine.name!r} works on GPU "
+                f"{mover.device.ordinal}: the one that is current when it is first used"
+            )
+        self._lane, self._mixer = mover.lane(), cuda.mixer()
+        self.stream = self._lane.stream
+        self._read: dict[tuple[int, int], Any] = {}
+        self._sums: list[Any] = []
+
+    def room(self, nbytes: int) -> Any:
+        """Return memory of the GPU."""
+        return self._like.new_empty(nbytes, dtype=self._torch.uint8)
+
+    def typed(self, room: Any, dtype: str, extent: Sequence[int]) -> Any:
+        """Return bytes as a tensor."""
+        return room.view(getattr(self._torch, dtype)).view(tuple(extent))
+
+    def here(self) -> int | None:
+        """Return the stream that the caller works on."""
+        return self.engine.gpu.handle(None)
+
+    def write(self, made: Made, places: Sequence[Any]) -> None:
+        """Make what is cast of a tensor, on the caller's stream."""
+        array, how = made.own.array, made.how
+        if isinstance(array, np.ndarray):
+            raise CallError(f"{made.own.name!r}: on a host, others on a GPU, and cast")
+        if isinstance(how, str):
+            places[0].copy_(array)
+            return
+        assert how is not None, "it is cast"
+        most, wide = MOST[how.dtype], made.own.held.dtype
+        if how.block is None:
+            scale = array.abs().amax().float() / most
+            scale = self._torch.where(scale > 0, scale, 1.0)
+            places[0].copy_(array.float() / scale)
+            places[1].copy_(scale)
+            return
+        rows, columns = array.shape[-2:]
+        if columns % 4 or how.block[1] % 4 or not array.is_contiguous():
+            raise LayoutError(
+                f"{made.own.name!r}: shape {tuple(array.shape)} in blocks {how.block}; "
+                "on a GPU want columns in fours, and a tensor without gaps"
+            )
+        self._mixer.quantise(
+            array.data_ptr(), places[0].data_ptr(), places[1].data_ptr(),
+            shape=(array.numel() // max(1, rows * columns), rows, columns),
+            block=how.block, types=(wide, how.dtype), most=most,
+            stream=self.engine.gpu.handle(None),
+        )  # fmt: skip
+
+    def summing(
+        self, arrays: Sequence[Any], sources: Sequence[Any] | None = None
+    ) -> Summing:
+        """Return what adds up arrays where they lie, in one pass that copies, too."""
+        given = sources or [None] * len(arrays)
+        near = [i for i, a in enumerate(arrays) if not isinstance(a, np.ndarray)]
+        far = [i for i in range(len(arrays)) if i not in set(near)]
+        host = super().summing([arrays[i] for i in far], [given[i] for i in far])
+        apart, places = [], []
+        for nth, i in enumerate(near):
+            array, source = arrays[i], given[i]
+            if isinstance(source, np.ndarray):
+                source = self._torch.from_numpy(source).view(array.dtype)
+            if source is not None and source.is_cuda and source.is_contiguous():
+                places += _runs(nth, source, array)
+                continue
+            places += _runs(nth, array, None)
+            if source is not None:
+                apart.append((array, source))
+        sums = self._mixer.sums(places)
+        self._sums.append(sums)
+
+        def run(stream: int | None = None) -> tuple[int, ...]:
+            for array, source in apart:
+                array.copy_(source)
+            assert stream is not None, "a GPU has streams"
+            found = dict(zip(near, sums.run(stream), strict=True))
+            found |= dict(zip(far, host(None), strict=True))
+            return tuple(found[i] for i in range(len(arrays)))
+
+        return run
+
+    def ended(self, copy: int) -> None:
+        """Note where the caller's stream is: it reads until then."""
+        key = copy, self.engine.gpu.handle(None)
+        if key not in self._read:
+            self._read[key] = self._torch.cuda.Event()
+        self._read[key].record()
+
+    def wait_read(self, copy: int) -> None:
+        """Wait until streams have come to where their last step ended."""
+        for (which, _), event in list(self._read.items()):
+            if which == copy:
+                event.synchronize()
+
+    def wait_written(self) -> None:
+        """Wait for the stream that versions come by."""
+        self._lane.wait()
+
+    def close(self) -> None:
+        """Give back what it has on the GPU."""
+        for sums in self._sums:
+            sums.close()
+        self._lane.close()
+
+
+def _runs(number: int, source: Any, copy: Any) -> list[tuple[int, int, int, int, int]]:
+    """Return the runs of a tensor that lie without gaps, as a GPU adds them up."""
+    size = source.element_size()
+    run, axis = size, source.ndim
+    while axis and (
+        source.shape[axis - 1] == 1 or source.stride(axis - 1) * size == run
+    ):
+        axis -= 1
+        run *= source.shape[axis]
+    starts = np.array([source.data_ptr()], np.int64)
+    for outer in range(axis):
+        steps = source.stride(outer) * size * np.arange(source.shape[outer])
+        starts = (starts[:, None] + steps).reshape(-1)
+    to = 0 if copy is None else copy.data_ptr()
+    return [(number, int(start), to, run, size) for start in starts]
+
+
+def memory_of(engine: Engine, arrays: Sequence[Any]) -> Memory:
+    """Return the memory that arrays lie in."""
+    for array in arrays:
+        if not isinstance(array, np.ndarray):
+            return Gpu(engine, array)
+    return Memory(engine)
