@@ -16,7 +16,7 @@ import numpy as np
 
 from stretto.weights.hashes import said_sums
 from stretto.weights.manifest import Held, grouped, region_name
-from stretto.weights.memory import Memory, Summing
+from stretto.weights.memory import HostMemory, Summing
 from stretto.weights.tensors import flat, lies
 from stretto.weights.version import Version
 
@@ -27,7 +27,7 @@ class Copy:
     """See the module: `tag` tells it from other copies of its owner."""
 
     def __init__(
-        self, memory: Memory, name: str, tag: str, parts: Sequence[tuple[Held, Any]],
+        self, memory: HostMemory, name: str, tag: str, parts: Sequence[tuple[Held, Any]],
         sources: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
         """Share parts, and the arrays that hold them; some are copied of `sources`."""

@@ -19,13 +19,13 @@ from stretto.transfer import Engine
 from stretto.transfer.copying.mixing import mixed
 from stretto.weights.casts import MOST, Made
 
-__all__ = ["Memory", "Summing", "memory_of"]
+__all__ = ["HostMemory", "Summing", "memory_of"]
 
 Summing = Callable[[int | None], tuple[int, ...]]
 """Adds arrays up behind what a stream was given."""
 
 
-class Memory:
+class HostMemory:
     """Memory of the host."""
 
     stream: int | None = None
@@ -77,7 +77,7 @@ class Memory:
         """Give back what it has."""
 
 
-class Gpu(Memory):
+class GpuMemory(HostMemory):
     """Memory of a GPU, some of it perhaps of the host."""
 
     def __init__(self, engine: Engine, like: Any) -> None:
@@ -208,9 +208,9 @@ def _runs(number: int, source: Any, copy: Any) -> list[tuple[int, int, int, int,
     return [(number, int(start), to, run, size) for start in starts]
 
 
-def memory_of(engine: Engine, arrays: Sequence[Any]) -> Memory:
+def memory_of(engine: Engine, arrays: Sequence[Any]) -> HostMemory:
     """Return the memory that arrays lie in."""
     for array in arrays:
         if not isinstance(array, np.ndarray):
-            return Gpu(engine, array)
-    return Memory(engine)
+            return GpuMemory(engine, array)
+    return HostMemory(engine)

@@ -8,7 +8,7 @@ from stretto.weights import Version
 from stretto.weights.copies import Copy
 from stretto.weights.cover import Wanted
 from stretto.weights.hashes import differences, read_sums
-from stretto.weights.memory import Memory
+from stretto.weights.memory import HostMemory
 from stretto.weights.pulling import From, Puller, parts_here
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
@@ -38,7 +38,7 @@ def test_random_models_arrive_byte_for_byte(engines, seeds):
             parts = list(zip(manifest.held, arrays, strict=True))
             if not parts:
                 continue
-            copy = Copy(Memory(theirs[rank]), name, "t", parts)
+            copy = Copy(HostMemory(theirs[rank]), name, "t", parts)
             copy.offer(VERSION, copy.sum(None))
             copies.append(copy)
             metadata = theirs[rank].metadata
@@ -65,7 +65,7 @@ def test_random_models_arrive_byte_for_byte(engines, seeds):
             inside[...] = goal
         sums = [read_sums(one.sums, c.manifest) for one, c in
                 zip(source, copies, strict=True)]  # fmt: skip
-        ours_copy = Copy(Memory(ours), name, "o", here)
+        ours_copy = Copy(HostMemory(ours), name, "o", here)
         side = [(c.manifest, s) for c, s in zip(copies, sums, strict=True)]
         found = ours_copy.manifest, ours_copy.sum(None)
         assert [] == differences(side, [found])[0]
