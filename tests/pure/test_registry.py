@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 import stretto
-from stretto.errors import UnknownNameError
-from stretto.registry import Registry, modules
+from stretto.errors import CallError, UnknownNameError
+from stretto.registry import Registry, modules, texts
 
 SOURCES = Path(stretto.__file__).parent
 
 
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
-    """Return a package of three modules, a folder and a package that adds to it."""
+    """Return a package of modules, a folder and a package that adds to it."""
     home = tmp_path / "shelf_of_tests"
     (home / "gamma").mkdir(parents=True)
     for name in ("__init__", "alpha", "two_words", "_shared", "gamma/__init__"):
@@ -69,13 +69,46 @@ def test_a_wrong_name_is_answered_with_the_right_ones(shelf, name):
         found.get(name)
 
 
+@pytest.mark.parametrize(
+    ("offered", "what"), [("Thing", "a class"), ("Thing()", "one")]
+)
+def test_what_is_offered_is_of_its_kind(tmp_path, monkeypatch, offered, what):
+    """A class or one of it, by the name OFFER; what is neither is refused in words."""
+    home = tmp_path / f"offers_{what.replace(' ', '_')}"
+    home.mkdir()
+    (home / "__init__.py").write_text("")
+    (home / "good.py").write_text(f"class Thing(dict): pass\nOFFER = {offered}\n")
+    (home / "bad.py").write_text("OFFER = 7\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = Registry("thing", home.name)
+
+    assert {} == found.offer("good", dict)
+    for take in (found.offer, found.offered_class):
+        with pytest.raises(CallError, match=r"thing 'bad' is 7; want a .*dict"):
+            take("bad", dict)
+    if what == "one":
+        with pytest.raises(CallError, match="want a class of dict"):
+            found.offered_class("good", dict)
+    else:
+        assert "Thing" == found.offered_class("good", dict).__name__
+
+
+def test_texts_of_a_package_are_known_by_name():
+    """Sorted, and only those that end as is asked."""
+    machines = texts("stretto.topology", "machines")
+
+    assert sorted(machines) == list(machines)
+    assert "h200" in " ".join(machines.values())
+    assert {} == texts("stretto.topology", "machines", ".cuh")
+
+
 def test_nobody_else_scans_folders_of_modules():
-    """One registry: neither another scan, nor entry points read elsewhere."""
-    words = ("iter_modules", "entry_points(")
+    """One registry: no other scan, entry points read elsewhere, or texts looked for."""
+    words = ("iter_modules", "entry_points(", "resources.files(")
     found = {
         path.relative_to(SOURCES).as_posix()
         for path in SOURCES.rglob("*.py")
         if any(word in path.read_text(encoding="utf-8") for word in words)
     }
 
-    assert {"registry.py"} == found
+    assert {"registry.py", "studio/web/__init__.py"} == found  # one page, many files

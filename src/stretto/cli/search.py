@@ -36,9 +36,9 @@ def run(args: argparse.Namespace) -> int:
     """Search, or look at searches."""
     if args.what in _VERBS:
         return _VERB[args.what](args.rest)
-    from stretto.search import problem, problems
+    from stretto.search import kind_of, problem
 
-    kind = problems.get(args.what).PROBLEM
+    kind = kind_of(args.what)
     given = _parser(args.what, kind).parse_args(args.rest)
     arguments = {
         name: _value(name, getattr(given, name))
@@ -165,13 +165,13 @@ def _print(
 
 
 def _list(rest: Sequence[str]) -> int:
-    from stretto.search import problems
+    from stretto.search import kind_of, problems
 
     given = _plain("list", rest)
     rows = []
     for name in problems.names():
         try:
-            kind = problems.get(name).PROBLEM
+            kind = kind_of(name)
         except (StrettoError, ImportError) as e:
             rows.append({"problem": name, "needs": str(e)[:60]})
             continue

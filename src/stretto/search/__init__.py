@@ -15,7 +15,7 @@ from stretto.search.evolve import (
 )
 from stretto.search.evolve.running import search as _search
 from stretto.search.online import OnlineTuner
-from stretto.search.problems import problem, problems
+from stretto.search.problems import kind_of, problem, problems
 
 __all__ = [
     "OnlineTuner",
@@ -26,6 +26,7 @@ __all__ = [
     "Settings",
     "Verdict",
     "evolve",
+    "kind_of",
     "problem",
     "problems",
     "replay",

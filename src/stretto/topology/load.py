@@ -11,11 +11,11 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from stretto.errors import TopologyError, UnknownNameError
+from stretto.registry import texts
 from stretto.topology.clos import add_fat_tree, add_leaf_spine
 from stretto.topology.machine import Machine
 from stretto.topology.parts import Costs, Ports
@@ -121,15 +121,8 @@ def patterns() -> tuple[str, ...]:
 
 @functools.cache
 def _families() -> tuple[_Family, ...]:
-    folder = resources.files("stretto.topology") / "machines"
-    files = sorted(
-        (f for f in folder.iterdir() if f.name.endswith(".toml")),
-        key=lambda f: f.name,
-    )
-    return tuple(
-        _parse_family(f.read_text(encoding="utf-8"), f"machines/{f.name}")
-        for f in files
-    )
+    found = texts("stretto.topology", "machines")
+    return tuple(_parse_family(text, f"machines/{n}.toml") for n, text in found.items())
 
 
 def _read_file(path: Path) -> _Family:

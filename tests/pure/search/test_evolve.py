@@ -202,7 +202,7 @@ class _Hostile(Planted):
         return Verdict.of(1.0)
 
 
-PROBLEM = _Hostile
+OFFER = _Hostile
 
 
 def test_judges_that_hang_die_or_eat_memory_are_refusals(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.errors import StrettoError
+from stretto.errors import CallError
 from stretto.fabric.hop.base import MORE, MOST_LANES, Calls, PutCall, SignalCall, Window
 from stretto.fabric.hop.carrier import Carrier
 from stretto.fabric.hop.compiled import CompiledHop
@@ -37,7 +37,7 @@ __all__ = [
 
 CARRIER, DEFAULT = "STRETTO_CARRIER", "tcp"
 _GROUP = "stretto.carriers"
-_carriers: Registry[Any] = Registry("carrier", __name__, group=_GROUP, folders=True)
+_carriers: Registry[object] = Registry("carrier", __name__, group=_GROUP, folders=True)
 
 
 def names() -> tuple[str, ...]:
@@ -55,14 +55,10 @@ def chosen(environment: Mapping[str, str] | None = None) -> str:
 
 def get(name: str) -> Carrier:
     """Return a carrier: what a folder here offers as OFFER, or an entry point."""
-    found = _carriers.get(name)
-    found = getattr(found, "OFFER", found)
-    if isinstance(found, type) and issubclass(found, Carrier):
-        found = found()
-    if not isinstance(found, Carrier) or found.name != name:
-        raise StrettoError(
-            f"the entry point {name!r} of {_GROUP} is {found!r:.100}; want a "
-            f"stretto.fabric.hop.Carrier whose name is {name!r}, or a class of such"
+    found = _carriers.offer(name, Carrier)
+    if found.name != name:
+        raise CallError(
+            f"carrier {name!r} of {_GROUP} is named {found.name!r} by itself"
         )
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from stretto.errors import CallError
 from stretto.registry import Registry
@@ -11,7 +10,7 @@ from stretto.topology.traffic import Congestion
 
 __all__ = ["find", "names"]
 
-_found: Registry[Any] = Registry(
+_found: Registry[object] = Registry(
     "congestion control", __name__, group="stretto.congestion"
 )
 _AROUND = "mltcp"
@@ -40,8 +39,4 @@ def find(name: str) -> Congestion:
             slope=outer.slope,
             offset=outer.offset,
         )
-    offer = _found.get(name)
-    made = getattr(offer, "OFFER", offer)
-    if not isinstance(made, Congestion):
-        raise CallError(f"congestion control {name!r}: want a Congestion named OFFER")
-    return made
+    return _found.offer(name, Congestion)

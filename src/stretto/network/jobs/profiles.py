@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from stretto.errors import CallError, UnknownNameError
 from stretto.network.jobs.job import Job, JobStep
+from stretto.registry import texts
 from stretto.topology import Reader
 
 __all__ = ["JobProfile", "names", "profile", "read_steps"]
+
+_AT = "stretto.network", "profiles"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +43,16 @@ class JobProfile:
 
 def names() -> tuple[str, ...]:
     """Return the names of all profiles, sorted."""
-    return tuple(sorted(_texts()))
+    return tuple(texts(*_AT))
 
 
 @functools.cache
 def profile(name: str) -> JobProfile:
     """Return the profile of that name."""
-    texts = _texts()
-    if name not in texts:
-        raise UnknownNameError.among("profile", name, texts)
-    top = Reader.of(texts[name], where=f"profiles/{name}.toml", refusal=CallError)
+    known = texts(*_AT)
+    if name not in known:
+        raise UnknownNameError.among("profile", name, known)
+    top = Reader.of(known[name], where=f"profiles/{name}.toml", refusal=CallError)
     found = JobProfile(
         name=name,
         about=top.text("about"),
@@ -88,13 +90,3 @@ def read_steps(table: Reader, home: str) -> tuple[JobStep, ...]:
     if not found and not home:
         raise table.wrong("steps", "at least one [[steps]]")
     return tuple(found)
-
-
-@functools.cache
-def _texts() -> dict[str, str]:
-    folder = resources.files("stretto.network") / "profiles"
-    return {
-        f.name.removesuffix(".toml"): f.read_text(encoding="utf-8")
-        for f in folder.iterdir()
-        if f.name.endswith(".toml")
-    }

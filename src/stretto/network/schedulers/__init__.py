@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stretto.errors import CallError
 from stretto.network.schedulers.deciding import CASSINI, Cassini, Placed
 from stretto.network.schedulers.scheduler import (
@@ -30,7 +28,7 @@ __all__ = [
     "names",
 ]
 
-_found: Registry[Any] = Registry(
+_found: Registry[object] = Registry(
     "scheduler", "stretto.network.schedulers.policies", group="stretto.schedulers"
 )
 
@@ -58,6 +56,5 @@ def find(name: str) -> ClusterScheduler:
     host, plus, more = name.partition("+")
     if plus and more != CASSINI:
         raise CallError(f"scheduler {name[:60]!r}: want NAME or NAME+{CASSINI}")
-    offer = _found.get(host)
-    made = Placed(getattr(offer, "OFFER", offer)())
+    made = Placed(_found.offer(host, AllocationPolicy))
     return cassini(made) if plus else made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stretto.network.cassini.groups import JobGroup
 from stretto.network.jobs import Job
@@ -57,6 +57,7 @@ class JobPlaces:
     """The mean score of contended links that is predicted."""
 
 
+@runtime_checkable
 class AllocationPolicy(Protocol):
     """How many workers each job gets: what one file of this folder says."""
 

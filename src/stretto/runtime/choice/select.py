@@ -13,7 +13,6 @@ import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,6 +21,7 @@ from stretto.compiler.plan import Schedule
 from stretto.errors import CallError, TopologyError, UnknownNameError, reading
 from stretto.program import algorithms
 from stretto.program.lang import Algorithm
+from stretto.registry import texts
 from stretto.runtime.choice.beside import Beside
 from stretto.runtime.choice.plans import works
 from stretto.runtime.choice.question import HALF, WHOLE, ZERO_COPY, Choice, Question
@@ -194,20 +194,17 @@ class Profile:
 
         It is read once a process, however many groups there are.
         """
-        folder = resources.files("stretto.topology") / "profiles"
         rules: list[Rule] = []
         rows: list[RowRule] = []
         about: list[str] = []
-        for file in sorted(folder.iterdir(), key=lambda f: f.name):
-            if file.name.endswith(".toml"):
-                text = file.read_text(encoding="utf-8")
-                if f'executor = "{executor}"' not in text:
-                    continue
-                found = cls.parse(text, file.name)
-                if found.executor == executor:
-                    rules += found.rules
-                    rows += found.rows
-                    about.append(found.about)
+        for name, text in texts("stretto.topology", "profiles").items():
+            if f'executor = "{executor}"' not in text:
+                continue
+            found = cls.parse(text, f"{name}.toml")
+            if found.executor == executor:
+                rules += found.rules
+                rows += found.rows
+                about.append(found.about)
         said = "; ".join(about)
         return cls(executor=executor, rules=tuple(rules), rows=tuple(rows), about=said)
 

@@ -9,15 +9,20 @@ from stretto.errors import CallError
 from stretto.registry import Registry
 from stretto.search.evolve.problem import Problem
 
-__all__ = ["problem", "problems"]
+__all__ = ["kind_of", "problem", "problems"]
 
-problems: Registry[Any] = Registry("problem", __name__, group="stretto.problems")
-"""Modules or objects with a class `PROBLEM`."""
+problems: Registry[object] = Registry("problem", __name__, group="stretto.problems")
+"""Modules that offer a class of `Problem` as OFFER, or such classes."""
+
+
+def kind_of(name: str) -> type[Problem[Any]]:
+    """Return the class of a problem."""
+    return problems.offered_class(name, Problem)
 
 
 def problem(name: str, **arguments: Any) -> Problem[Any]:
     """Return a problem with its arguments, such as a trace and a size."""
-    kind = problems.get(name).PROBLEM
+    kind = kind_of(name)
     known = inspect.signature(kind).parameters
     for key in arguments:
         if key not in known:
@@ -30,5 +35,4 @@ def problem(name: str, **arguments: Any) -> Problem[Any]:
     ]  # fmt: skip
     if missing:
         raise CallError(f"problem {name} needs {', '.join(missing)}")
-    made: Problem[Any] = kind(**arguments)
-    return made
+    return kind(**arguments)

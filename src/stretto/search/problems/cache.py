@@ -21,7 +21,7 @@ from stretto.search.language import NUMBER, TRUTH, Form, Policy, code_of, evalua
 from stretto.search.problems._caching import FEATURES, replay
 from stretto.search.problems._traces import RequestTrace, load_trace, sampled
 
-__all__ = ["PROBLEM", "CacheProblem"]
+__all__ = ["OFFER", "CacheProblem"]
 
 _QUEUED = Form(
     FEATURES,
@@ -129,4 +129,4 @@ def _share(size: float | str) -> float:
     return share
 
 
-PROBLEM = CacheProblem
+OFFER = CacheProblem

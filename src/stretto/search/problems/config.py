@@ -20,7 +20,7 @@ from stretto.search.evolve.problem import Problem, Verdict
 from stretto.search.scout import scout
 from stretto.search.spaces import Configuration, Space, load_space
 
-__all__ = ["PROBLEM", "ConfigProblem"]
+__all__ = ["OFFER", "ConfigProblem"]
 
 Objective = Callable[..., Any]
 
@@ -179,4 +179,4 @@ def _table(path: Path, space: Space) -> dict[str, float]:
     return found
 
 
-PROBLEM = ConfigProblem
+OFFER = ConfigProblem

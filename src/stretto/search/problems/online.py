@@ -19,7 +19,7 @@ from stretto.search.online import OnlineTuner, samples_for
 from stretto.search.problems.config import ConfigProblem
 from stretto.search.spaces import Configuration, Knob, Space
 
-__all__ = ["PROBLEM", "OnlineProblem", "accumulated"]
+__all__ = ["OFFER", "OnlineProblem", "accumulated"]
 
 _ROUNDS, _SEEDS = 100, 4
 _METHODS = ("sparse", "spsa", "exact")
@@ -148,4 +148,4 @@ def _spsa(
     return found
 
 
-PROBLEM = OnlineProblem
+OFFER = OnlineProblem

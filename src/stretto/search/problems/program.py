@@ -22,7 +22,7 @@ from stretto.synth import bound, from_machine
 from stretto.synth import written as as_written
 from stretto.topology import Costs
 
-__all__ = ["PROBLEM", "ProgramProblem", "Trees"]
+__all__ = ["OFFER", "ProgramProblem", "Trees"]
 
 Trees = tuple[tuple[int, ...], ...]
 """For each chunk, from whom each rank has it; the root from itself."""
@@ -304,4 +304,4 @@ def _turned(tree: tuple[int, ...], by: int) -> tuple[int, ...]:
     return tuple((tree[(r - by) % n] + by) % n for r in range(n))
 
 
-PROBLEM = ProgramProblem
+OFFER = ProgramProblem

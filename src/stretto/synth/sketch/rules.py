@@ -13,12 +13,12 @@ import fnmatch
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from stretto.errors import TopologyError, UnknownNameError, reading
 from stretto.program.ir import whole
+from stretto.registry import texts
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, symmetry_of
 from stretto.synth.sketch.conflicts import colliding
@@ -142,14 +142,8 @@ class Sketch:
 
 def sketches() -> dict[str, Sketch]:
     """Return the shipped sketches by name."""
-    folder = resources.files(__package__) / "shipped"
-    return {
-        entry.name.removesuffix(".toml"): _parse(
-            entry.name.removesuffix(".toml"), entry.read_text(encoding="utf-8")
-        )
-        for entry in sorted(folder.iterdir(), key=lambda e: e.name)
-        if entry.name.endswith(".toml")
-    }
+    found = texts("stretto.synth.sketch", "shipped")
+    return {name: _parse(name, text) for name, text in found.items()}
 
 
 def sketches_for(machine: str) -> tuple[str, ...]:

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from stretto.errors import MissingExtraError, PlanError
 from stretto.executors.cuda.codegen import cache
 from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.registry import texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class Usage:
 @functools.cache
 def headers() -> Mapping[str, str]:
     """Return the headers by name."""
-    folder = resources.files("stretto.executors.cuda") / "kernels"
-    return {f.name: f.read_text() for f in folder.iterdir() if f.name.endswith(".cuh")}
+    found = texts("stretto.executors.cuda", "kernels", ".cuh")
+    return {f"{name}.cuh": text for name, text in found.items()}
 
 
 def compile_kernel(kernel: Kernel, *, arch: tuple[int, int]) -> bytes:
