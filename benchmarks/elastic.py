@@ -25,7 +25,7 @@ from typing import Any
 
 from stretto import elastic
 from stretto.bench.machine import commit
-from stretto.elastic.looking import watching
+from stretto.fabric.meeting.watching import watching
 
 HERE = Path(__file__).parent
 WORKER = str(HERE / "elastic_worker.py")

@@ -135,6 +135,38 @@ def test_bytes_leave_where_the_page_says():
     assert [] == [n for n in named_there if "/" in n and not (SOURCE / n).exists()]
 
 
+MECHANISMS = {  # what only the fabric has, by the words that make one
+    "a loop": ("selectors.", "select.poll(", "select.epoll(", "select.select("),
+    "a thread": ("threading.Thread(",),
+    "a door": ("socket.socket(", "create_server(", ".listen("),
+    "a handshake": ("hmac.", "wrap_socket(", "compare_digest("),
+    "a registry": ("iter_modules", "entry_points("),
+    "shared memory": ("memfd_create", "mmap.mmap(", "SharedMemory("),
+    "a scan": (".iterdir()", ".glob(", "os.scandir("),
+}
+ABOVE = ("elastic", "experts", "network", "rl", "search", "serve", "training")
+ABOVE += ("torch/elastic", "weights")
+OWN = {
+    ("elastic/job.py", "a door"): "of torch's store: torch serves it",
+    ("search/judges/children.py", "a loop"): "one pipe of one child, with a deadline",
+}
+
+
+def test_rooms_above_the_fabric_have_no_mechanism_of_their_own():
+    """Loops, threads, doors, handshakes, registries, memory and scans are below."""
+    found = set()
+    for path in MODULES:
+        if named(path).startswith(tuple(f"{room}/" for room in ABOVE)):
+            text = path.read_text(encoding="utf-8")
+            found |= {
+                (named(path), what)
+                for what, words in MECHANISMS.items()
+                if any(word in text for word in words)
+            }
+
+    assert OWN.keys() == found
+
+
 def rooms_of_classes():
     """Return, by the name of each public class, the rooms that define one."""
     found = defaultdict(set)

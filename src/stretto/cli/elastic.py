@@ -20,9 +20,9 @@ from stretto import elastic
 from stretto.cli.options import seconds
 from stretto.cli.output import add_json, print_rows
 from stretto.elastic import JobView
-from stretto.elastic.looking import watching
 from stretto.errors import CallError
 from stretto.fabric.meeting.meeting import Meeting
+from stretto.fabric.meeting.watching import watching
 
 _NUMBERED = ("drain", "replace", "grow")
 

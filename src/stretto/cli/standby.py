@@ -13,8 +13,8 @@ import subprocess
 
 from stretto.cli.launch import program_of
 from stretto.elastic import look
-from stretto.elastic.looking import watching
 from stretto.errors import CallError
+from stretto.fabric.meeting.watching import watching
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
@@ -129,6 +130,14 @@ def reach(path: Path) -> socket.socket | None:
         sock.close()
         return None
     return sock
+
+
+def reached() -> Iterator[socket.socket]:
+    """Yield connections to whoever serves a socket of this user here."""
+    for path in sorted(folder().glob("*.sock")):
+        sock = reach(path)
+        if sock is not None:
+            yield sock
 
 
 def is_tombstone(path: Path, launcher: int | None, since_s: float = 0.0) -> bool:

@@ -12,8 +12,8 @@ from tests.host.meeting.conftest import JOIN
 from tests.waiting import until
 
 from stretto import elastic
-from stretto.elastic.looking import watching
 from stretto.elastic.rehearsal import PHASES
+from stretto.fabric.meeting.watching import watching
 
 pytestmark = [pytest.mark.host, pytest.mark.slow, pytest.mark.timeout(300)]
 WORK = """

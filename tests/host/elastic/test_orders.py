@@ -7,8 +7,8 @@ from tests.host.elastic.test_training import TRAIN
 from tests.waiting import until
 
 from stretto import elastic
-from stretto.elastic.looking import watching
 from stretto.errors import CallError, MembershipError
+from stretto.fabric.meeting.watching import watching
 
 pytestmark = [pytest.mark.host, pytest.mark.slow, pytest.mark.timeout(300)]
 

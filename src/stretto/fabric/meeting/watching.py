@@ -1,0 +1,57 @@
+"""Watch a job from outside: by its address, or the only one of this user here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from stretto.errors import CallError, StrettoError
+from stretto.fabric.address import reached
+from stretto.fabric.meeting.environment import ADDRESS, find_place
+from stretto.fabric.meeting.greet import greet
+from stretto.fabric.meeting.join import join
+from stretto.fabric.meeting.meeting import Meeting
+from stretto.fabric.messages import WATCHER
+from stretto.fabric.wire import Connection
+
+_LOOK_S = 5.0
+
+
+@contextmanager
+def watching(address: str | None = None) -> Iterator[Meeting]:
+    """Be a watcher of a job's world within a block."""
+    address = address or os.environ.get(ADDRESS)
+    meeting = _only() if address is None else _at(address)
+    try:
+        yield meeting
+    finally:
+        meeting.close()
+
+
+def _at(address: str) -> Meeting:
+    place = find_place(1, 2, address)
+    return join(place, deadline_s=_LOOK_S, wish=WATCHER, outlives=True)
+
+
+def _only() -> Meeting:
+    """Return a part in the only job of this user on this host that takes watchers."""
+    found: list[Meeting] = []
+    for sock in reached():
+        with suppress(StrettoError):
+            found.append(
+                greet(
+                    Connection(sock), rank=-1, num_ranks=0,
+                    deadline_s=_LOOK_S, start_s=_LOOK_S, wish=WATCHER,
+                )
+            )  # fmt: skip
+    if len(found) == 1:
+        return found[0]
+    for meeting in found:
+        meeting.close()
+    if not found:
+        raise CallError(
+            "no job of this user is found here whose ranks may change; name one with "
+            "--job: what `stretto launch` said, or its tcp://HOST:PORT"
+        )
+    raise CallError(f"{len(found)} jobs are found here; name one with --job")
