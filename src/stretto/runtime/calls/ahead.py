@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ast
 import os
-import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 
 from stretto import executors
 from stretto.errors import StrettoError
+from stretto.fabric.workers import Workers
 from stretto.program import collectives
 from stretto.runtime.choice.measured import Measured
 from stretto.runtime.choice.plans import plan_of
@@ -37,49 +38,42 @@ class Ahead:
         self._sizes: tuple[int, ...] = ()
         self._kinds: dict[Question, None] = {}
         self._proved: dict[int, set[Question]] = {}
-        self._todo: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._workers = Workers("stretto-ahead", begin=_be_modest)
 
     def begin(self, sizes: Sequence[int]) -> None:
         """Prove for these numbers of ranks from now on, the first one first."""
         self._sizes = tuple(sizes)
         for asked in list(self._kinds):
-            self._todo.put(asked)
-        self._start()
+            self._workers.give(partial(self._prove, asked))
 
     def note(self, asked: Question) -> None:
         """Take note of a kind of call that is made."""
         if asked not in self._kinds and not asked.hosts:
             self._kinds[asked] = None
-            self._todo.put(asked)
-            self._start()
+            self._workers.give(partial(self._prove, asked))
 
     def ready_for(self) -> dict[int, bool]:
         """Return for how many ranks every kind of call so far is proved."""
         known = set(self._kinds)
         return {n: known <= self._proved.get(n, set()) for n in self._sizes}
 
-    def _start(self) -> None:
-        alive = self._thread is not None and self._thread.is_alive()
-        if not alive and self._kinds:
-            name = "stretto-ahead"
-            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            self._thread.start()
-
-    def _serve(self) -> None:
-        with suppress(OSError, AttributeError):  # of this thread alone, where known
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
-        while (asked := self._todo.get()) is not None:
-            for num_ranks in self._sizes:
-                prove([for_ranks(asked, num_ranks)], self._measured)
-                self._proved.setdefault(num_ranks, set()).add(asked)
-            if self._todo.empty():
-                kinds = list(self._kinds)[-_MOST_TOLD:]
-                self._tell([repr(asdict(kind)) for kind in kinds])
+    def _prove(self, asked: Question) -> None:
+        for num_ranks in self._sizes:
+            prove([for_ranks(asked, num_ranks)], self._measured)
+            self._proved.setdefault(num_ranks, set()).add(asked)
+        if self._workers.is_empty:
+            kinds = list(self._kinds)[-_MOST_TOLD:]
+            self._tell([repr(asdict(kind)) for kind in kinds])
 
     def end(self) -> None:
         """Prove nothing more."""
-        self._todo.put(None)
+        self._workers.stop()
+
+
+def _be_modest() -> None:
+    """Let others go first: of this thread alone, where systems know that."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
 
 
 def for_ranks(asked: Question, num_ranks: int) -> Question:

@@ -8,7 +8,6 @@ stream that was current there, and what is left of it is to have been reached.
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +16,8 @@ from typing import Any, Protocol
 
 from stretto.errors import CallError, CollectiveTimeout, CommunicatorBroken
 from stretto.fabric.forks import forget_in_children
-from stretto.fabric.loop import start_thread
 from stretto.fabric.patience import check_timeout
+from stretto.fabric.workers import Workers
 from stretto.trace import blocked
 
 _LOOK_S = 50e-6
@@ -151,20 +150,19 @@ class CallThread:
 
     def __init__(self, name: str, *, busy: Callable[[bool], None]) -> None:
         self._busy = busy
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._workers = Workers(name)
         self._lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
         self._pending = 0
         self._refusal = ""
         forget_in_children(self)
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        start_thread(self._thread)
+        self._workers.open()
 
     @property
     def is_me(self) -> bool:
         """Return whether the caller is this thread."""
-        return threading.current_thread() is self._thread
+        return self._workers.is_here
 
     @property
     def is_idle(self) -> bool:
@@ -184,8 +182,18 @@ class CallThread:
             self._pending += 1
             self._idle.clear()
             self._busy(True)
-        self._calls.put(lambda: work._run(call, rest))
+        self._workers.give(lambda: self._run(work, call, rest))
         return work
+
+    def _run(
+        self, work: Work, call: Callable[[], Any], rest: Callable[[], Tail] | None
+    ) -> None:
+        work._run(call, rest)
+        with self._lock:
+            self._pending -= 1
+            if not self._pending:
+                self._busy(False)
+                self._idle.set()
 
     def wait_idle(self) -> None:
         """Return when every started call has ended."""
@@ -206,17 +214,5 @@ class CallThread:
 
     def stop(self) -> None:
         """End the thread after the calls that were started."""
-        if self._refusal:
-            return
-        self._calls.put(None)
-        if not self.is_me:
-            self._thread.join()
-
-    def _serve(self) -> None:
-        while (run := self._calls.get()) is not None:
-            run()
-            with self._lock:
-                self._pending -= 1
-                if not self._pending:
-                    self._busy(False)
-                    self._idle.set()
+        if not self._refusal:
+            self._workers.stop(None)

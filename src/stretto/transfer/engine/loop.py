@@ -22,7 +22,7 @@ from stretto.errors import EngineLost, is_interruption
 from stretto.fabric import loop as fabric
 from stretto.fabric.channel.words import Attention
 from stretto.fabric.forks import Refuses
-from stretto.transfer.engine.mover import Mover
+from stretto.fabric.workers import Workers
 from stretto.transfer.engine.watch import LinkWatch, doze
 from stretto.transfer.links.words import Look, Nap, Said
 from stretto.transfer.loader import functions
@@ -57,8 +57,8 @@ class LinkLoop(fabric.Loop):
         self._draining: dict[int, threading.RLock] = {}
         self._looks, self._looked = 0, 0.0
         self._refusal: EngineLost | None = None
-        self._mover = Mover(f"{self.name}-mover")
-        self.move = self._mover.move
+        self._mover = Workers(f"{self.name}-mover")
+        self.move = self._mover.give
         """Have a thread beside the loop's call something that takes long."""
         self.apart = self._mover.apart
         """Have a thread of its own call something that waits for others."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import queue
 import threading
 import time
 import zlib
@@ -21,6 +20,7 @@ from stretto.errors import (
     TransferTimeout,
     is_interruption,
 )
+from stretto.fabric.workers import Workers
 from stretto.transfer.copying.words import Mode, Status
 from stretto.transfer.copying.work import CopyWork
 from stretto.transfer.plans import Plan
@@ -39,26 +39,13 @@ class Helpers:
     """Threads that move pieces, and the locks of pieces that are stored in parts."""
 
     def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self._idle = 0
+        self._workers = Workers("stretto-transfer-store")
         self._pieces = [threading.Lock() for _ in range(_LOCKS)]
 
     def give(self, tasks: Sequence[Callable[[], None]], most: int) -> None:
         """Have threads do tasks, `most` of them at once."""
-        with self._lock:
-            for _ in range(min(most, len(tasks)) - len(self._threads)):
-                thread = threading.Thread(target=self._run, daemon=True)
-                thread.name = f"stretto-transfer-store-{len(self._threads)}"
-                self._threads.append(thread)
-                thread.start()
         for task in tasks:
-            self._tasks.put(task)
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            task()
+            self._workers.give(task, most)
 
     def lock_of(self, piece: Piece) -> threading.Lock:
         """Return what is held while a piece is read, changed and stored."""
@@ -66,10 +53,7 @@ class Helpers:
 
     def close(self) -> None:
         """End the threads, when they have done what they are at."""
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join(5.0)
+        self._workers.stop(5.0)
 
 
 class StoredTransfer(Transfer):
