@@ -27,8 +27,7 @@ from torch_ranks import Ranks, inner, launch, outer, write
 CLOSE = 0.03
 """Distance of results, of the largest one's size: sums have different orders."""
 TOKENS = (1024, 2048, 4096, 8192, 16384)
-HOWS = {"all_gather": ("whole", "each", "push"),
-        "reduce_scatter": ("whole", "each", "ring")}  # fmt: skip
+HOWS = {"all_gather": ("whole",), "reduce_scatter": ("whole", "ring")}  # fmt: skip
 
 
 class Rank(Ranks):
@@ -284,7 +283,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=8192)
     parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--how", nargs="*", default=["whole", "each", "push", "ring"])
+    parser.add_argument("--how", nargs="*", default=["whole", "ring"])
     parser.add_argument("--pieces", action="store_true", help="what a call is made of")
     args = parser.parse_args()
     words = [

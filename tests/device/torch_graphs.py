@@ -108,7 +108,7 @@ def matmuls_at_once(b: Any) -> None:
     with torch.no_grad():
         for what in ("gather, matmul", "matmul, scatter"):
             call, given = made[what]
-            for overlapping.HOW in ("each", "whole", "push", "ring"):
+            for overlapping.HOW in ("whole", "ring"):
                 matmuls.OVERLAP_FROM = 0
                 got, want = [], []
                 for turn in range(20):

@@ -59,10 +59,6 @@ class RowRule:
     """Bytes of a rank's part from which copies beside a matmul pay for their calls."""
     scattered_beside_from: int = 8 << 20
     """The same where what the matmul makes is summed over ranks."""
-    by_parts_from: int = 128 << 20
-    """The same from which what is scattered is multiplied part by part."""
-    pushed_from: int = 1 << 40
-    """The same from which what is gathered is pushed into the others' memory."""
     in_a_ring_from: int = 1 << 40
     """The same from which what is scattered is summed in a ring."""
 

@@ -21,12 +21,10 @@ from stretto.executors import cuda
 from stretto.runtime.calls import Communicator
 
 HOW = ""
-"""How parts travel and are multiplied; empty: as the profile says.
+"""How products are summed; empty: as the profile says.
 
-    whole  gathered parts are pulled; those of the others are multiplied in as few
-           matmuls as there are rows one after another
-    each   each part is multiplied by itself, as it comes or is wanted
-    push   gathered parts are pushed, so that nobody copies his own into shared memory
+    whole  those of others' rows, in as few matmuls as there are rows one after another,
+           go to them, and are added there
     ring   sums go from rank to rank, and each rank's matmul adds to what has come
 """
 
@@ -134,18 +132,14 @@ def gather_then_multiply(
 ) -> None:
     """Store everybody's rows of `x` times `w` in `y`, and the rows in `whole`.
 
-    This rank's part is multiplied while those of the others come.
+    This rank's part is multiplied while those of the others come. They are pushed: so
+    nobody copies his own into shared memory before.
     """
-    how = HOW or ("push" if x.nbytes >= comm.measured().pushed_from else "whole")
     with _room_of(comm).turn(comm) as turn:
-        if how == "push":
-            _push(turn, x, w, y, whole)
-        else:
-            each = how == "each"
-            _pull(turn, x, w, y, whole, each=each)
+        _gather(turn, x, w, y, whole)
 
 
-def _push(turn: _Turn, x: Tensor, w: Tensor, y: Tensor, whole: Tensor | None) -> None:
+def _gather(turn: _Turn, x: Tensor, w: Tensor, y: Tensor, whole: Tensor | None) -> None:
     room, comm, here, copies = turn
     n, me = comm.num_ranks, comm.rank
     rows = x.shape[0]
@@ -166,36 +160,6 @@ def _push(turn: _Turn, x: Tensor, w: Tensor, y: Tensor, whole: Tensor | None) ->
         whole.split(rows)[me].copy_(x)
 
 
-def _pull(
-    turn: _Turn, x: Tensor, w: Tensor, y: Tensor, whole: Tensor | None, *, each: bool
-) -> None:
-    room, comm, here, copies = turn
-    n, me = comm.num_ranks, comm.rank
-    mine, theirs = room.arrays(comm, x, list(x.shape))
-    rows = x.shape[0]
-    came = x.new_empty(n * rows, x.shape[1]) if whole is None else whole
-    parts, outs = came.split(rows), y.split(rows)
-    mine.copy_(x)
-    room.barrier(comm)  # everybody's part can be pulled
-    copies.wait_stream(here)
-    ends = []
-    with torch.cuda.stream(copies):
-        for q in _others(n, me):
-            parts[q].copy_(theirs[q])
-            if each:
-                ends.append(copies.record_event())
-    torch.mm(x, w, out=outs[me])
-    for q, end in zip(_others(n, me), ends, strict=False):
-        here.wait_event(end)
-        torch.mm(parts[q], w, out=outs[q])
-    here.wait_stream(copies)
-    room.barrier(comm)  # nobody pulls any more
-    for run in () if each else _runs(n, me, rows):
-        torch.mm(came[run], w, out=y[run])
-    if whole is not None:
-        parts[me].copy_(x)
-
-
 def multiply_then_scatter(
     comm: Communicator, x: Tensor, w: Tensor, shape: list[int]
 ) -> Tensor:
@@ -203,18 +167,10 @@ def multiply_then_scatter(
 
     Parts of the others are multiplied first, and leave while others are multiplied.
     """
-    how = HOW
-    if not how:
-        measured, nbytes = comm.measured(), shape[0] * shape[1] * x.element_size()
-        if nbytes >= measured.in_a_ring_from:
-            how = "ring"
-        else:
-            how = "each" if nbytes >= measured.by_parts_from else "whole"
+    nbytes = shape[0] * shape[1] * x.element_size()
+    in_a_ring = HOW == "ring" if HOW else nbytes >= comm.measured().in_a_ring_from
     with _room_of(comm).turn(comm) as turn:
-        if how == "ring":
-            return _ring(turn, x, w, shape)
-        each = how == "each"
-        return _scatter(turn, x, w, shape, each=each)
+        return (_ring if in_a_ring else _scatter)(turn, x, w, shape)
 
 
 def _halves(rows: int) -> list[slice]:
@@ -262,27 +218,21 @@ def _ring(turn: _Turn, x: Tensor, w: Tensor, shape: list[int]) -> Tensor:
     return out
 
 
-def _scatter(
-    turn: _Turn, x: Tensor, w: Tensor, shape: list[int], *, each: bool
-) -> Tensor:
+def _scatter(turn: _Turn, x: Tensor, w: Tensor, shape: list[int]) -> Tensor:
     room, comm, here, copies = turn
     n, me, rows = comm.num_ranks, comm.rank, shape[0]
     mine, theirs = room.arrays(comm, x, [n * rows, shape[1]])
     made = x.new_empty(n * rows, shape[1])
     x = x.view(n * rows, -1)
-    xs, parts, own = x.split(rows), made.split(rows), mine.split(rows)
+    parts, own = made.split(rows), mine.split(rows)
     room.barrier(comm)  # everybody has summed what came before
-    for run in () if each else _runs(n, me, rows):
+    for run in _runs(n, me, rows):
         torch.mm(x[run], w, out=made[run])
-    if not each:
-        copies.wait_stream(here)
-    for q in _others(n, me):
-        if each:
-            torch.mm(xs[q], w, out=parts[q])
-            copies.wait_stream(here)
-        with torch.cuda.stream(copies):
+    copies.wait_stream(here)
+    with torch.cuda.stream(copies):
+        for q in _others(n, me):
             theirs[q][me * rows : (me + 1) * rows].copy_(parts[q])
-    torch.mm(xs[me], w, out=own[me])
+    torch.mm(x.split(rows)[me], w, out=own[me])
     here.wait_stream(copies)
     room.barrier(comm)  # everything has come
     return _added(mine, n, shape)
