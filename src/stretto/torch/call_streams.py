@@ -9,13 +9,18 @@ stream and its events would cost the host more than the GPU could gain by them.
 
 Nothing is made for a call but its Work: an event that the GPU has passed serves again,
 first behind the caller's stream, then behind the call; streams are known by handle.
+
+DDP starts its sums from C++, on the thread that enqueues the rest of the backward pass,
+and that is what a step takes longest for. So what is known is launched by the group's
+thread there; only an event is recorded at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +29,7 @@ import torch.distributed as dist
 
 from stretto.torch.faults import both_families
 from stretto.torch.untraced import untraced
-from stretto.torch.works import GroupWork
+from stretto.torch.works import GroupWork, Runs, Started
 
 SHORT = 256 << 10
 """Bytes of tensors of a call that is not worth a stream of its own."""
@@ -53,6 +58,17 @@ def _device_of(index: int) -> Any:
     return torch.device("cuda", index)
 
 
+@contextlib.contextmanager
+def _on(index: int, stream: Any) -> Iterator[None]:
+    """Let a stream be this thread's current one."""
+    before = _stream_of(index, current_handle(index))
+    torch.cuda.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.cuda.set_stream(before)
+
+
 def in_order(tensors: list[Any], results: list[Any] | None = None) -> EnqueuedCall:
     """Return the Work of a call that the caller's own stream has been given."""
     index = tensors[0].get_device()
@@ -66,7 +82,7 @@ class CallStreams:
         """`hear` raises what launches so far have met."""
         self._streams: dict[int, Any] = {}
         self._hear = hear
-        self._running: deque[EnqueuedCall] = deque()
+        self._running: deque[EnqueuedCall | QueuedLaunch] = deque()
         self._events: list[Any] = []
         """Those that the GPU has passed, for calls to come."""
 
@@ -135,6 +151,39 @@ class CallStreams:
         self._running.append(work)
         return work
 
+    def later(
+        self,
+        queue: Runs,
+        again: Callable[[Any], bool],
+        examined: Callable[[], object],
+        tensor: Any,
+    ) -> QueuedLaunch | None:
+        """Return a known call for the queue's thread; `examined`: the call otherwise.
+
+        None: nothing was started so far, or a graph is being captured.
+        """
+        index = tensor.get_device()
+        side, handle = self._streams.get(index), current_handle(index)
+        if side is None or (handle and torch.cuda.is_current_stream_capturing()):
+            return None
+        try:
+            event = self._events.pop()
+        except IndexError:
+            event = torch.cuda.Event()
+        event.record(_stream_of(index, handle))
+
+        def launch() -> None:
+            event.wait(side)
+            if not again(tensor):
+                with _on(index, side):
+                    examined()
+            event.record(side)
+            self._running.append(work)
+            self._forget_ended()
+
+        work = QueuedLaunch(queue, launch, tensor, side, event, self._hear)
+        return work
+
     def _event(self) -> Any:
         """Return an event that nobody needs."""
         self._forget_ended()
@@ -152,7 +201,7 @@ class CallStreams:
 
     def _forget_ended(self) -> None:
         running = self._running
-        while running and running[0].end.query():
+        while running and running[0].is_behind():
             self._events.append(running.popleft().release())
 
 
@@ -200,6 +249,10 @@ class EnqueuedCall(GroupWork):
             self._end.record(self._stream)
         return self._end
 
+    def is_behind(self) -> bool:
+        """Return whether the GPU has passed the event of its end."""
+        return bool(self.end.query())
+
     def release(self) -> Any:
         """Hold inputs no longer, as the GPU has passed the call; return its event."""
         self.passed = True
@@ -223,17 +276,65 @@ class EnqueuedCall(GroupWork):
         It records an event behind the call: on its stream, which is in order.
         """
         if self._future is None:
-            cuda, index = torch.cuda, self._index
-            future = torch._C.Future([_device_of(index)])  # as torch's own Works give
-            before = _stream_of(index, current_handle(index))
-            cuda.set_stream(self._stream)
-            try:
+            future = torch._C.Future([_device_of(self._index)])  # as torch's Works do
+            with _on(self._index, self._stream):
                 future.set_result(list(self._tensors))
-            finally:
-                cuda.set_stream(before)
             self._future = future
         return self._future
 
     def is_completed(self) -> bool:
         """Return whether the GPU has passed the call."""
-        return self.passed or (not self.captured and bool(self.end.query()))
+        return self.passed or (not self.captured and self.is_behind())
+
+
+@untraced
+class QueuedLaunch(Started):
+    """A call on a GPU that waits for the group's thread to launch it."""
+
+    passed = False
+    """Whether the GPU is known to have passed it: then nobody waits."""
+
+    def __init__(
+        self,
+        queue: Runs,
+        launch: Callable[[], None],
+        tensor: Any,
+        side: Any,
+        end: Any,
+        hear: Callable[[], None],
+    ) -> None:
+        """A call that runs on stream `side`; `end` is recorded behind it, there."""
+        super().__init__(queue, launch, [tensor])
+        self._index = tensor.get_device()
+        self._side, self._end, self._hear = side, end, hear
+
+    def is_behind(self) -> bool:
+        """Return whether the GPU has passed the event behind the call."""
+        return bool(self._end.query())
+
+    def release(self) -> Any:
+        """Return the event: the GPU has passed it, and it may serve again."""
+        self.passed = True
+        return self._end
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """See it launched; let the caller's current stream wait for it."""
+        super().wait(timeout)
+        if not self.passed:
+            self._end.wait(_stream_of(self._index, current_handle(self._index)))
+        with both_families():
+            self._hear()
+        return True
+
+    def new_future(self) -> Any:
+        """Return a Future whose users' streams wait for the call."""
+        return torch._C.Future([_device_of(self._index)])
+
+    def tell(self) -> None:
+        """Complete the Future, behind the call."""
+        with _on(self._index, self._side):
+            super().tell()
+
+    def is_completed(self) -> bool:
+        """Return whether the GPU has passed the call."""
+        return self.is_over and (self.passed or self.is_behind())

@@ -8,6 +8,7 @@ return a Work: on the CPU one of the group's queue, on GPUs one of its streams.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -45,14 +46,23 @@ class StrettoGroup(GroupBase):
         try:
             (tensor,) = tensors
             number, wait = hash(opts.reduceOp), not opts.asyncOp
-            if places and not self._calls:
+            if places:
                 at = tensor.data_ptr()
-                again = places.get((at, number))
                 started = None if wait else places.get((at, STARTED + number))
+                if started is None and not self._calls and not self._queue.busy:
+                    again = places.get((at, number))
             name = OPERATORS[number]
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
         if started is not None and not profiling():  # so it is on a GPU, and not short
+            if sys._getframe().f_back is None:  # called by C++, as DDP's reducer does
+                examined = functools.partial(
+                    calls.all_reduce, self._beside, tensor, name
+                )
+                work = self._streams.later(self._queue, started, examined, tensor)
+                if work is not None:
+                    self._queue.add(work)
+                    return work
             return self._start_all_reduce(tensor, number, opts, started)
         now = wait or (tensor.is_cuda and tensor.nbytes <= self._short)
         if not now and tensor.is_cuda and not profiling():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from threading import RLock
+import _thread
+import threading
+import time
 
 import pytest
 from cuda_fakes import on_ranks
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from cuda_tensors import read_as_on_gpu  # noqa: E402
 
-from stretto.errors import CallError  # noqa: E402
+from stretto.errors import CallError, CollectiveTimeout  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
@@ -19,9 +21,10 @@ from stretto.runtime.calls import Communicator  # noqa: E402
 from stretto.runtime.choice import Beside  # noqa: E402
 from stretto.runtime.choice.beside import FEW_BLOCKS  # noqa: E402
 from stretto.torch import call_streams  # noqa: E402
-from stretto.torch.call_streams import CallStreams  # noqa: E402
+from stretto.torch.call_queue import CallQueue  # noqa: E402
+from stretto.torch.call_streams import CallStreams, QueuedLaunch  # noqa: E402
 from stretto.torch.group import StrettoGroup  # noqa: E402
-from stretto.torch.known_places import KnownPlaces  # noqa: E402
+from stretto.torch.known_places import STARTED, KnownPlaces  # noqa: E402
 from stretto.torch.options import Options  # noqa: E402
 
 CALLER, SIDE = 7, 42
@@ -52,7 +55,12 @@ class Gpu:
     Event = Event
 
     def __init__(self):
-        self.now, self.capturing = CALLER, False
+        self.streams, self.capturing = threading.local(), False
+
+    @property
+    def now(self):
+        """This thread's current stream."""
+        return getattr(self.streams, "now", CALLER)
 
     def Stream(self, index, priority):  # noqa: N802
         return Stream(SIDE)
@@ -61,7 +69,7 @@ class Gpu:
         return Stream(handle)
 
     def set_stream(self, stream):
-        self.now = stream.cuda_stream
+        self.streams.now = stream.cuda_stream
 
     def is_current_stream_capturing(self):
         return self.capturing
@@ -82,7 +90,9 @@ def gpu(monkeypatch):
 def group_of(comm, options=None):
     """Return a group that has met nobody but by its communicator."""
     group = StrettoGroup.__new__(StrettoGroup)
-    group._lock, group._calls, group._communicator = RLock(), [], comm
+    group._queue = CallQueue("fakes")
+    group._lock, group._calls = group._queue.lock, group._queue.calls
+    group._communicator = comm
     group._known_places, group._last_pins = KnownPlaces(comm), None
     group._pin, group._short = options or Beside(), 0
     group._streams = CallStreams(lambda: None)
@@ -172,6 +182,124 @@ def test_what_a_user_names_serves_started_calls_too(fake, gpu):
         assert [5] == [schedule.blocks for schedule in asked]
         group._start_all_reduce(x, 0, None)
         assert [5, FEW_BLOCKS] == [schedule.blocks for schedule in asked]
+
+    alone(fake, work)
+
+
+def by_c(call, *args):
+    """Call without a frame of Python below, as C++ does; return what came of it."""
+    found = []
+    _thread.start_new_thread(found.extend, (map(call, *([one] for one in args)),))
+    until = time.monotonic() + 20
+    while not found and time.monotonic() < until:
+        time.sleep(1e-3)
+    return found[0]
+
+
+def started_by_c(group, x):
+    opts = torch.distributed.AllreduceOptions()
+    opts.asyncOp = True
+    return by_c(group.allreduce, [x], opts)
+
+
+@pytest.fixture
+def futures(monkeypatch):
+    """Let Futures be those of CPUs: there is no GPU for theirs."""
+    new = lambda work: torch.futures.Future()  # noqa: E731
+    monkeypatch.setattr(QueuedLaunch, "new_future", new)
+
+
+def test_what_c_starts_is_launched_by_the_groups_thread(fake, gpu, futures):
+    """On the group's stream, between waiting for the caller's and the event behind."""
+
+    def work(comm, asked):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        group._start_all_reduce(x, 0, None)
+        before = len(fake.launches)
+        with group._lock:
+            queued = started_by_c(group, x)
+            assert type(queued) is QueuedLaunch
+            future = queued.get_future()
+            seen = future.then(lambda f: (gpu.now, f.value()))
+            assert before == len(fake.launches)
+            assert not future.done()
+            assert not queued.is_completed()
+        assert (SIDE, [x]) == seen.wait()
+        assert queued.wait()
+        assert queued.is_completed()
+        assert [SIDE] == [one[2] for one in fake.launches[before:]]
+        assert CALLER == gpu.now
+        group._queue.close()
+
+    alone(fake, work)
+
+
+def test_nothing_overtakes_what_waits_for_the_thread(fake, gpu, futures):
+    """A call that blocks comes after it, whoever runs it; so does a started one."""
+
+    def work(comm, asked):
+        group = group_of(comm)
+        x, y = torch.zeros(1 << 18), torch.zeros(1 << 17)
+        opts = torch.distributed.AllreduceOptions()
+        opts.asyncOp = False
+        for each in (x, y):
+            group._start_all_reduce(each, 0, None)
+        group.allreduce([y], opts)
+        for call in (
+            lambda: group.allreduce([y], opts),
+            lambda: group._start_all_reduce(y, 0, None),
+        ):
+            before = len(fake.launches)
+            with group._lock:
+                first = started_by_c(group, x)
+                call()
+                assert first.is_over
+            places_of = [one[3] for one in fake.launches[before:]]
+            assert 2 == len(places_of) == len(set(places_of))
+            first.wait()
+        group._queue.close()
+
+    alone(fake, work)
+
+
+def test_a_fault_of_what_was_queued_belongs_to_its_work(fake, gpu, futures):
+    """And to the Future; the thread goes on."""
+
+    def work(comm, asked):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        group._start_all_reduce(x, 0, None)
+        key = x.data_ptr(), STARTED
+        again = group._places[key]
+
+        def broken(tensor):
+            raise CollectiveTimeout("rank 1 did not come")
+
+        group._places[key] = broken
+        queued = started_by_c(group, x)
+        with pytest.raises(RuntimeError, match="rank 1 did not come"):
+            queued.get_future().wait()
+        with pytest.raises(CollectiveTimeout, match="rank 1 did not come"):
+            queued.wait()
+        group._places[key] = again
+        assert started_by_c(group, x).wait()
+        group._queue.close()
+
+    alone(fake, work)
+
+
+def test_who_is_called_by_python_launches_at_once(fake, gpu):
+    """Whatever it does next may hold the interpreter, and with it the thread."""
+
+    def work(comm, asked):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        opts = torch.distributed.AllreduceOptions()
+        opts.asyncOp = True
+        group._start_all_reduce(x, 0, None)
+        before = len(fake.launches)
+        with group._lock:
+            made = group.allreduce([x], opts)
+            assert type(made) is not QueuedLaunch
+            assert before + 1 == len(fake.launches)
 
     alone(fake, work)
 

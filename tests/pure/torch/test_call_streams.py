@@ -231,13 +231,13 @@ class Comm:
 @pytest.fixture
 def group():
     """A group that has met nobody."""
-    from threading import RLock
-
+    from stretto.torch.call_queue import CallQueue
     from stretto.torch.group import StrettoGroup
     from stretto.torch.known_places import KnownPlaces
 
     one = StrettoGroup.__new__(StrettoGroup)
-    one._lock, one._calls, one._communicator = RLock(), [], Comm()
+    one._queue = CallQueue("fakes")
+    one._lock, one._calls, one._communicator = one._queue.lock, [], Comm()
     one._known_places = KnownPlaces(one._communicator)
     one._last_pins, one._pin, one._short = None, Beside(), module.SHORT
     one._use(one._communicator)
