@@ -82,3 +82,28 @@ def reached(comm):
 def test_peers_reach_what_every_rank_has(num_ranks):
     """A gather's inputs, a scatter's outputs; both of a whole permutation."""
     assert [[]] * num_ranks == stretto.spawn(reached, num_ranks=num_ranks)
+
+
+def shown(comm):
+    """Write to the next rank's array, as this process maps it."""
+    mine = comm.empty((2, 5), "float32")
+    mine[:] = -1
+    comm.barrier()
+    everybodys = comm.peers(mine)
+    everybodys[(comm.rank + 1) % comm.num_ranks][1] = comm.rank
+    comm.barrier()
+    try:
+        comm.peers(np.ones(3))
+    except CallError as e:
+        return mine.tolist(), len(everybodys), str(e)
+    return mine.tolist(), len(everybodys), ""
+
+
+def test_peers_arrays_are_reached_by_stores():
+    """Each as this process maps it; memory of one's own is refused."""
+    found = stretto.spawn(shown, num_ranks=3)
+
+    for rank, (mine, many, why) in enumerate(found):
+        assert [[-1] * 5, [(rank - 1) % 3] * 5] == mine
+        assert 3 == many
+        assert f"rank {rank}: peers() of 24 bytes that peers do not reach" in why

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.arrays import host_view
 from stretto.compiler.plan import ProvedPlan, settled_hosts
 from stretto.errors import CallError
 from stretto.executors import (
@@ -31,7 +32,7 @@ from stretto.executors.cpu.shared.slab import CALL, Slab, SlabLayout
 from stretto.executors.cpu.sharing import OwnSlab, share
 from stretto.executors.cpu.words import Common, Header
 from stretto.fabric.jit import require
-from stretto.fabric.memory import prefault, require_shared_memory
+from stretto.fabric.memory import Span, prefault, require_shared_memory
 from stretto.program.elements import check, dtype_name, storage
 from stretto.program.epilogues import Spec, evaluate
 from stretto.trace import close_ring, open_ring
@@ -167,6 +168,18 @@ class CpuSession(Session):
         if self._way is not None:
             return None
         return at if 0 <= at < self._heap_bytes else None
+
+    def peers(self, array: Any) -> list[NDArray[Any]]:
+        """Return every rank's array like this one, as this process maps them."""
+        seen, _ = host_view(array, f"rank {self._group.rank}: peers")
+        offset = self.offset(seen) if seen.size else None
+        if offset is None or not seen.flags.c_contiguous:
+            raise CallError(
+                f"rank {self._group.rank}: peers() of {seen.nbytes} bytes that peers "
+                "do not reach; want contiguous memory of empty(), all ranks on a host"
+            )
+        spans = [Span(at + offset, seen.nbytes, array) for at in self._heap.addresses]
+        return [np.asarray(s).view(seen.dtype).reshape(seen.shape) for s in spans]
 
     def inside(self) -> int:
         """Return the thread that is in a call of this session, or 0."""

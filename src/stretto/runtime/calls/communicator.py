@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -191,6 +192,16 @@ class Communicator(ElasticRunner):
         return self._exchanging(
             "channels", lambda: session.channels(nbytes, blocks=blocks)
         )
+
+    def experts(
+        self, num_experts: int, top_k: int, hidden: int, max_tokens: int, **how: Any
+    ) -> Any:
+        """Return experts on these ranks: dispatch and combine of tokens (collective).
+
+        `how` is as for `stretto.experts.Experts`; see docs/guides/experts.md.
+        """
+        room = importlib.import_module("stretto.experts")  # it stands on this one
+        return room.Experts(self, num_experts, top_k, hidden, max_tokens, **how)
 
     def register(self, array: Any) -> bool:
         """Let calls on a GPU array be zero-copy, as those on `empty()` (collective).

@@ -1,0 +1,387 @@
+"""Dispatch and combine on CPUs: the steps of both, on NumPy arrays."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import CallError, StrettoError
+from stretto.experts import compiled, elements
+from stretto.experts.buffers import SpareMemory
+from stretto.experts.geometry import QUANTISERS, Geometry
+from stretto.experts.ways import Line, before, way_of
+from stretto.runtime.calls import Communicator
+
+__all__ = ["CpuExperts", "ReceivedRows", "Routing"]
+
+Table = NDArray[np.int64]
+_DISPATCH, _COMBINE = 1, 2
+_CACHED = 1 << 22
+"""Bytes that are more likely read from a cache than not."""
+_CALLED = {_DISPATCH: "dispatch", _COMBINE: "combine"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Routing:
+    """Where this rank's tokens go: of one dispatch."""
+
+    ids: Table
+    weights: NDArray[np.float32]
+    slots: Table
+    """T x n: a token's row among those to each rank, or -1."""
+    pairs: Table
+    """T x k: a choice's number among those of its expert's rank, or -1."""
+    counts: Line
+    num_pairs: Line
+
+
+@dataclass(slots=True, kw_only=True)
+class ReceivedRows:
+    """What a dispatch brought to a rank, and how it goes back."""
+
+    number: int
+    """Which operation it was: the same on every rank."""
+    routing: Routing
+    rows: NDArray[Any]
+    scales: NDArray[np.float32] | None
+    ids: NDArray[np.int32]
+    """R x k: experts of this rank, by their number here, or -1."""
+    weights: NDArray[np.float32]
+    sources: Line
+    """How many rows came from each rank."""
+    counts: Line
+    """How many rows each expert of this rank has."""
+    starts: Line
+    """Where the rows of each expert begin; all end at the last."""
+    places: Table
+    """R x k choices, or R x 1 rows: where each lies in `rows`, or -1."""
+    row_matrix: Table
+    pair_matrix: Table
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An operation that was started."""
+
+    finish: Callable[[], Any]
+    work: Any
+    result: Any = None
+    error: BaseException | None = None
+    done: bool = field(default=False)
+
+
+class CpuExperts:
+    """One rank's memory for dispatches and combines of a geometry."""
+
+    def __init__(self, comm: Communicator, geometry: Geometry) -> None:
+        """Make inboxes (collective)."""
+        self._comm, self.geometry = comm, geometry
+        self._generation = comm.generation
+        self._way = way_of(comm, geometry.inbox_bytes)
+        n, g = geometry.num_ranks, geometry
+        self._owner, self._local = g.owners(), g.local()
+        self._head = [np.zeros(4 + 2 * n, np.int64) for _ in range(2)]
+        self._heads = [np.zeros((n, 4 + 2 * n), np.int64) for _ in range(2)]
+        self._buffers = SpareMemory()
+        self._choices = np.zeros(g.top_k, np.int32)
+        self._turn = self._number = 0
+        self._pending: _Pending | None = None
+
+    # Both operations: store, tell, hear, take.
+
+    def _begin(
+        self, kind: int, number: int, store: Callable[[int], Line | None],
+        take: Callable[[int, Table], Any], *, background: bool,
+    ) -> _Pending:  # fmt: skip
+        """Store rows and tell the ranks; what takes them runs when all were heard."""
+        self.settle()
+        if self._comm.generation != self._generation:
+            raise CallError("the ranks have changed; want comm.experts() anew")
+        self._number += 1
+        turn, self._turn = self._turn, 1 - self._turn
+        refused, head = "", self._head[turn]
+        head[:4] = kind, number, 0, 0
+        head[4:] = 0
+        try:
+            told = store(turn)
+            if told is not None:
+                head[4:] = told
+        except StrettoError as e:
+            refused, head[2] = str(e), 1
+        heads = self._heads[turn]
+
+        def finish() -> Any:
+            self._agreed(heads, refused)
+            return take(turn, heads[:, 4:])
+
+        work = None
+        if background:
+            work = self._comm.all_gather_async(head, out=heads)
+        else:
+            self._comm.all_gather(head, out=heads)
+        self._pending = pending = _Pending(finish, work)
+        return pending
+
+    def _agreed(self, heads: Table, refused: str) -> None:
+        """Raise what any rank has refused, or that ranks do different things."""
+        if heads[:, 2].any():
+            said = self._comm.all_gather_object(refused)
+            raise CallError(next(text for text in said if text))
+        first = heads[0, :2]
+        for rank, head in enumerate(heads[:, :2].tolist()):
+            if head != first.tolist():
+                mine, other = (
+                    f"{_CALLED[k]} (operation {number})"
+                    for k, number in (head, first.tolist())
+                )
+                raise CallError(
+                    f"rank {rank} called {mine} and rank 0 {other}; want the same "
+                    "operations in the same order on every rank"
+                )
+
+    def settle(self) -> None:
+        """Finish what was started: one operation is under way at a time."""
+        if self._pending is not None:
+            with contextlib.suppress(StrettoError):  # whoever waits for it hears
+                self.wait(self._pending)
+
+    def wait(self, pending: _Pending) -> Any:
+        """Return what an operation that was started brought, or raise its error."""
+        if not pending.done:
+            pending.done, self._pending = True, None
+            try:
+                if pending.work is not None:
+                    pending.work.wait()
+                pending.result = pending.finish()
+            except BaseException as e:
+                pending.error = e
+                raise
+        if pending.error is not None:
+            raise pending.error
+        return pending.result
+
+    # Dispatch.
+
+    def dispatch(
+        self, rows: Callable[[], tuple[NDArray[Any], Table, NDArray[np.float32]]],
+        *, background: bool = False,
+    ) -> _Pending:  # fmt: skip
+        """Start a dispatch of what a function returns, or refuses: x, ids, weights."""
+        g, kept = self.geometry, dict[str, Any]()
+        number = self._number + 1
+
+        def store(turn: int) -> Line:
+            x, ids, weights = rows()
+            kept["routing"] = routing = self._routing(ids, weights)
+            kept["own"] = x, scales = self._quantised(x)
+            starts = np.full(g.num_ranks, self._comm.rank * g.max_tokens, np.int64)
+            targets = self._way.open(
+                turn, routing.counts * g.record_bytes, starts * g.record_bytes
+            )
+            words = (
+                _at(x), g.row_bytes, _at(scales), g.scale_bytes, g.record_bytes,
+                g.ids_at, self._comm.rank, _past(routing.counts, g.row_bytes),
+            )  # fmt: skip
+            compiled.send_records(
+                routing.slots, ids, weights, self._owner, self._local, self._choices,
+                targets, np.array(words, np.int64),
+            )  # fmt: skip
+            return np.concatenate([routing.counts, routing.num_pairs])
+
+        def take(turn: int, heads: Table) -> ReceivedRows:
+            routing, own = kept["routing"], kept["own"]
+            return self._received(turn, heads.copy(), routing, own, number)
+
+        return self._begin(_DISPATCH, number, store, take, background=background)
+
+    def _routing(self, ids: Table, weights: NDArray[np.float32]) -> Routing:
+        n, (tokens, k) = self.geometry.num_ranks, ids.shape
+        routing = Routing(
+            ids=ids, weights=weights, slots=np.empty((tokens, n), np.int64),
+            pairs=np.empty((tokens, k), np.int64), counts=np.zeros(n, np.int64),
+            num_pairs=np.zeros(n, np.int64),
+        )  # fmt: skip
+        bad = compiled.mapped(
+            ids, self._owner, routing.slots, routing.counts, routing.pairs,
+            routing.num_pairs,
+        )  # fmt: skip
+        if bad >= 0:
+            raise CallError(
+                f"rank {self._comm.rank}: dispatch: ids[{bad // k}, {bad % k}]="
+                f"{ids[bad // k, bad % k]}; want experts 0 to "
+                f"{self.geometry.num_experts - 1}, or -1 for none"
+            )
+        return routing
+
+    def _quantised(
+        self, x: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        g = self.geometry
+        return quantised(x, g.dtype, g.quantise) if g.quantise else (x, None)
+
+    def _received(
+        self, turn: int, heads: Table, routing: Routing,
+        own: tuple[NDArray[Any], NDArray[np.float32] | None], number: int,
+    ) -> ReceivedRows:  # fmt: skip
+        """Read what came, and lay it out."""
+        g, rank, n = self.geometry, self._comm.rank, self.geometry.num_ranks
+        row_matrix, pair_matrix = heads[:, :n], heads[:, n:]
+        counts = np.ascontiguousarray(row_matrix[:, rank])
+        starts = np.arange(n, dtype=np.int64) * g.max_tokens * g.record_bytes
+        sources = self._way.close(turn, row_matrix * g.record_bytes, starts)
+        num_rows = int(counts.sum())
+        ids = np.empty((num_rows, g.top_k), np.int32)
+        weights = np.empty((num_rows, g.top_k), np.float32)
+        record = np.array([g.record_bytes, g.ids_at], np.int64)
+        compiled.read_choices(sources, counts, ids, weights, record)
+        at_experts = np.empty((num_rows, g.top_k), np.int64)
+        loads = np.zeros(g.num_local(rank), np.int64)
+        expert_starts = np.zeros(loads.size + 1, np.int64)
+        compiled.placed(ids, loads, expert_starts, at_experts, g.align)
+        places, num_out = at_experts, int(expert_starts[-1])
+        if g.layout != "expert":
+            wide = g.max_tokens if g.layout == "rank" else counts
+            places = _lines(counts, np.broadcast_to(wide, counts.shape))
+            num_out = n * g.max_tokens if g.layout == "rank" else num_rows
+        kind = np.uint8 if g.quantise else elements.STORED[g.dtype]
+        rows = self._buffers.empty((num_out, g.hidden), kind)
+        scales = None
+        if g.quantise:
+            scales = self._buffers.empty((num_out, g.scale_bytes // 4), "float32")
+        if g.layout == "expert" and g.align > 1:  # who multiplies whole tiles reads it
+            ends = expert_starts[:-1] + loads
+            for first, last in zip(ends, expert_starts[1:], strict=True):
+                rows[first:last] = 0
+                if scales is not None:
+                    scales[first:last] = 0
+        words = (g.record_bytes, g.row_bytes, g.scale_bytes, rank, _at(own[0]),
+                 _at(own[1]), _past(loads, g.row_bytes))  # fmt: skip
+        compiled.spread(
+            sources, counts, places, np.array([_at(rows), _at(scales)], np.int64),
+            routing.slots, np.array(words, np.int64),
+        )  # fmt: skip
+        return ReceivedRows(
+            number=number, routing=routing, rows=rows, scales=scales, ids=ids,
+            weights=weights, sources=counts, counts=loads, starts=expert_starts,
+            places=places, row_matrix=row_matrix, pair_matrix=pair_matrix,
+        )  # fmt: skip
+
+    # Combine.
+
+    def combine(
+        self, sent: ReceivedRows,
+        given: Callable[[], tuple[NDArray[Any], NDArray[np.float32] | None, str]],
+        *, order: str, places: Table | None = None, background: bool = False,
+    ) -> _Pending:  # fmt: skip
+        """Start a combine of what a function returns, or refuses.
+
+        That is rows, their type, and weights: of a rank's choices here where `order`
+        is "rank", of the tokens' choices where it is "k"; None: sums only. With
+        `places`, R x 1, rows lie there and are not summed here.
+        """
+        rank, kept = self._comm.rank, dict[str, Any]()
+        matrix = sent.pair_matrix if order == "k" else sent.row_matrix
+        if places is None and self.geometry.layout != "expert":
+            places = sent.places
+
+        def store(turn: int) -> None:
+            rows, weights, dtype = given()
+            kept["weights"], kept["rows"], kept["dtype"] = weights, rows, dtype
+            row_bytes = rows.shape[1] * rows.itemsize
+            starts = np.array([before(line)[rank] for line in matrix], np.int64)
+            sizes = np.ascontiguousarray(matrix[:, rank])
+            targets = self._way.open(turn, sizes * row_bytes, starts * row_bytes)
+            if order == "k" or places is not None:
+                at = sent.places if places is None else places
+                past = _past(sizes, row_bytes)
+                compiled.send_back(
+                    sent.sources, at, _at(rows), targets, row_bytes, past
+                )
+            else:
+                self._send_sums(sent, rows, weights, dtype, targets)
+
+        def take(turn: int, heads: Table) -> NDArray[Any]:
+            rows = kept["rows"]
+            width = rows.shape[1] * rows.itemsize
+            mine = np.ascontiguousarray(matrix[rank])
+            starts = before(mine)
+            self._way.close(turn, matrix.T * width, starts * width)
+            inbox = self._way.inbox(turn)[: int(mine.sum()) * width]
+            came = inbox.view(rows.dtype).reshape(-1, rows.shape[1])
+            return self._summed(sent.routing, came, starts, kept, order)
+
+        return self._begin(_COMBINE, sent.number, store, take, background=background)
+
+    def _send_sums(
+        self, sent: ReceivedRows, rows: NDArray[Any], weights: NDArray[np.float32] | None,
+        dtype: str, targets: Line,
+    ) -> None:  # fmt: skip
+        """Store sums of rows at the ranks that they came from."""
+        if weights is None:
+            weights = np.ones(sent.places.shape, np.float32)
+        line = np.empty(rows.shape[1], rows.dtype)
+        total = np.empty(rows.shape[1], np.float32)
+        compiled.send_sums[rows.dtype.name](
+            sent.sources, sent.places, weights, rows, line, total, targets,
+            elements.KINDS[dtype], _past(sent.sources, rows[:1].nbytes),
+        )  # fmt: skip
+
+    def _summed(
+        self, routing: Routing, came: NDArray[Any], starts: Line, kept: dict[str, Any],
+        order: str,
+    ) -> NDArray[Any]:  # fmt: skip
+        """Return the sum of each token's rows that came back."""
+        kind = elements.KINDS[kept["dtype"]]
+        out = np.empty((routing.ids.shape[0], came.shape[1]), came.dtype)
+        total = np.empty(came.shape[1], np.float32)
+        if order == "k":
+            weights = kept["weights"]
+            if weights is None:
+                weights = np.ones(routing.ids.shape, np.float32)
+            compiled.sum_pairs[came.dtype.name](
+                routing.ids, routing.pairs, self._owner, starts, weights, came, out,
+                total, kind,
+            )  # fmt: skip
+        else:
+            compiled.sum_slots[came.dtype.name](
+                routing.slots, starts, came, out, total, kind
+            )
+        return out
+
+
+def _at(array: NDArray[Any] | None) -> int:
+    return 0 if array is None else int(array.ctypes.data)
+
+
+def _past(rows: Line, row_bytes: int) -> int:
+    """Return 1 where so many rows had better not go through the caches."""
+    return int(rows.sum() * row_bytes > _CACHED)
+
+
+def _lines(counts: Line, wide: Line) -> Table:
+    """Return where each row lies, of ranks whose parts are so many rows wide."""
+    found = [
+        np.arange(count) + start
+        for count, start in zip(counts, before(wide), strict=True)
+    ]
+    return np.concatenate(found).astype(np.int64).reshape(-1, 1)
+
+
+def quantised(
+    x: NDArray[Any], dtype: str, how: str
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Return rows as fp8, and their scales."""
+    out = np.empty(x.shape, np.uint8)
+    scales = np.empty((x.shape[0], x.shape[1] // elements.GROUP), np.float32)
+    kind, powers = elements.KINDS[dtype], QUANTISERS[how]
+    if dtype == "float32":
+        elements.quantised32(x, out, scales, kind, powers)
+    else:
+        line = np.empty(x.shape[1], np.float32)
+        elements.quantised16(x, out, scales, kind, powers, line)
+    return out, scales

@@ -1,0 +1,246 @@
+"""What users have: experts of a communicator, and their two operations, in halves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.arrays import host_view
+from stretto.errors import CallError, StrettoError
+from stretto.experts.cpu import CpuExperts, ReceivedRows
+from stretto.experts.elements import STORED
+from stretto.experts.geometry import Geometry, unlike
+from stretto.experts.proof import check_received
+from stretto.runtime.calls import Communicator
+
+__all__ = ["Dispatched", "Experts", "Underway"]
+
+
+class _Library(Protocol):
+    """How arrays of a library are read and made."""
+
+    def made(self, array: NDArray[Any], dtype: str) -> Any:
+        """Return an array of that library, of our elements."""
+
+
+class _Numpy:
+    """NumPy's own arrays: what it lacks is raw bits."""
+
+    def made(self, array: NDArray[Any], dtype: str) -> Any:
+        return array.view(np.float16) if dtype == "float16" else array
+
+
+class Underway:
+    """An operation that was started; other work may be done until `wait`."""
+
+    def __init__(self, finish: Callable[[], Any]) -> None:
+        """Finish as that does."""
+        self._finish = finish
+
+    def wait(self) -> Any:
+        """Return what the operation brings."""
+        return self._finish()
+
+
+class Dispatched:
+    """What a dispatch brought: rows for this rank's experts, and how they go back."""
+
+    def __init__(
+        self, received: ReceivedRows, geometry: Geometry, like: _Library
+    ) -> None:
+        """Show what was received as arrays of a library."""
+        g, made = geometry, like.made
+        rows = received.rows
+        if g.layout == "rank":
+            rows = rows.reshape(g.num_ranks, g.max_tokens, -1)
+        self.received, self.geometry, self.like = received, geometry, like
+        self.rows = made(rows, "float8_e4m3fn" if g.quantise else g.dtype)
+        """Layout "expert": those of each expert, one after the other, each aligned;
+        "token": in order of ranks and their tokens; "rank": n x max_tokens, likewise.
+        Zeros fill up experts; behind the rows of a rank may be anything."""
+        scales = received.scales
+        self.scales = None if scales is None else made(scales, "float32")
+        self.ids = made(received.ids, "int32")
+        """Of each row that came: its experts of this rank, by their number here, or -1.
+        """
+        self.weights = made(received.weights, "float32")
+        self.counts = made(received.counts, "int64")
+        """How many rows each expert of this rank has."""
+        self.starts = made(received.starts, "int64")
+        """Where the rows of each begin in layout "expert", and where all end."""
+        self.sources = made(received.sources, "int64")
+        """How many rows came from each rank."""
+
+    def counts_host(self) -> list[int]:
+        """Return how many rows each expert of this rank has; waits, on a GPU."""
+        return [int(count) for count in self.received.counts]
+
+
+class Experts:
+    """Experts on the ranks of a communicator: tokens go there, and their sums back."""
+
+    def __init__(
+        self, comm: Communicator, num_experts: int, top_k: int, hidden: int,
+        max_tokens: int, *, layout: str = "expert", quantise: str | None = None,
+        align: int = 1, order: str = "rank", placement: Sequence[int] | None = None,
+        dtype: str = "bfloat16", check: bool = False,
+    ) -> None:  # fmt: skip
+        """Agree with the other ranks, and make memory (collective).
+
+        `quantise` is "fp8_128", or "fp8_128_pow2" for scales that are powers of two.
+        `align`: each expert's rows begin at a multiple of it, in layout "expert".
+        `order` is that of sums: "k" adds a token's choices as one rank would, whatever
+        the placement; "rank" adds each rank's first, and moves fewer rows. `placement`
+        has the rank of each expert; by default they are in equal blocks. With `check`
+        each dispatch is checked to lose and double nothing.
+        """
+        self.comm, self.check = comm, check
+        refused, geometry = "", None
+        try:
+            geometry = Geometry.of(
+                comm.num_ranks, placement, num_experts=num_experts, top_k=top_k,
+                hidden=hidden, max_tokens=max_tokens, dtype=dtype, layout=layout,
+                quantise=quantise, align=align, order=order,
+            )  # fmt: skip
+        except (StrettoError, TypeError, ValueError) as e:
+            refused = f"rank {comm.rank}: experts: {e}"
+        mine = {"refused": refused, "of": None if geometry is None else geometry.said()}
+        said = comm.all_gather_object(mine)
+        if any(one["refused"] for one in said):
+            raise CallError(next(one["refused"] for one in said if one["refused"]))
+        if why := unlike([one["of"] for one in said]):
+            raise CallError(f"experts: {why}")
+        assert geometry is not None, "nobody has refused"
+        self.geometry = geometry
+        self.engine = CpuExperts(comm, geometry)
+        """What runs both operations."""
+
+    def dispatch(self, x: Any, ids: Any, weights: Any = None) -> Dispatched:
+        """Give each token to the ranks of its experts (collective).
+
+        `x` is T x hidden, `ids` T x top_k experts, -1 for none; an expert may be there
+        twice. `weights`, T x top_k, go with them. T is each rank's own, from 0 to
+        max_tokens.
+        """
+        sent: Dispatched = self.start_dispatch(x, ids, weights, False).wait()
+        return sent
+
+    def start_dispatch(
+        self, x: Any, ids: Any, weights: Any = None, background: bool = True
+    ) -> Underway:
+        """Start a dispatch: rows are on their way when this returns."""
+        like = _library(x)
+        pending = self.engine.dispatch(
+            lambda: self._tokens(x, ids, weights), background=background
+        )
+
+        def finish() -> Dispatched:
+            received = self.engine.wait(pending)
+            if self.check:
+                check_received(self.comm, self.geometry, received)
+            return Dispatched(received, self.geometry, like)
+
+        return Underway(finish)
+
+    def combine(self, rows: Any, sent: Dispatched, weights: Any = None) -> Any:
+        """Give each token the sum of its experts' rows (collective): T x hidden.
+
+        `rows` lie as those of the dispatch. In layout "expert" each is multiplied by
+        its weight: the dispatch's, or `weights`, which are of this rank's choices
+        (as `sent.weights`) in order "rank", and of its tokens' (T x top_k) in order
+        "k". In the other layouts rows are sums already.
+        """
+        return self.start_combine(rows, sent, weights, False).wait()
+
+    def start_combine(
+        self, rows: Any, sent: Dispatched, weights: Any = None, background: bool = True
+    ) -> Underway:
+        """Start a combine: rows are on their way back when this returns."""
+        like, g = _library(rows), self.geometry
+        pending = self.engine.combine(
+            sent.received, lambda: self._rows(rows, sent, weights), order=g.order,
+            background=background,
+        )  # fmt: skip
+        return Underway(lambda: like.made(self.engine.wait(pending), g.dtype))
+
+    # What is passed, as loops take it.
+
+    def _tokens(
+        self, x: Any, ids: Any, weights: Any
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float32]]:
+        g, where = self.geometry, f"rank {self.comm.rank}: dispatch"
+        rows = self._elements(x, f"{where}: x", (None, g.hidden))
+        tokens = rows.shape[0]
+        if tokens > g.max_tokens:
+            raise CallError(
+                f"{where}: {tokens} tokens; want at most max_tokens={g.max_tokens}"
+            )
+        chosen, _ = host_view(ids, f"{where}: ids")
+        if chosen.dtype.kind not in "iu" or chosen.shape != (tokens, g.top_k):
+            raise CallError(
+                f"{where}: ids of shape {chosen.shape} {chosen.dtype}; want whole "
+                f"numbers, {tokens} x {g.top_k}"
+            )
+        plain = np.ascontiguousarray(chosen, np.int64)
+        if weights is None:
+            return rows, plain, np.ones(plain.shape, np.float32)
+        return rows, plain, _weights(weights, f"{where}: weights", plain.shape)
+
+    def _rows(
+        self, rows: Any, sent: Dispatched, weights: Any
+    ) -> tuple[NDArray[Any], NDArray[np.float32] | None, str]:
+        g, where = self.geometry, f"rank {self.comm.rank}: combine"
+        if not isinstance(sent, Dispatched) or sent.geometry is not g:
+            raise CallError(f"{where}: want `sent` of a dispatch of these experts")
+        received = sent.received
+        shape: tuple[int, ...] = (received.rows.shape[0], g.hidden)
+        if g.layout == "rank":
+            shape = (g.num_ranks, g.max_tokens, g.hidden)
+        plain = self._elements(rows, f"{where}: rows", shape).reshape(-1, g.hidden)
+        of = received.routing.weights if g.order == "k" else received.weights
+        if weights is not None and g.layout != "expert":
+            raise CallError(
+                f"{where}: weights with layout={g.layout!r}, whose rows are sums "
+                "already; want none"
+            )
+        if weights is not None:
+            of = _weights(weights, f"{where}: weights", of.shape)
+        return plain, of, g.dtype
+
+    def _elements(
+        self, given: Any, what: str, shape: tuple[int | None, ...]
+    ) -> NDArray[Any]:
+        """Return rows as loops take them."""
+        g = self.geometry
+        view, name = host_view(given, what)
+        if name == STORED[g.dtype] == "uint16":
+            name = g.dtype  # raw bits
+        wrong = len(view.shape) != len(shape) or any(
+            want not in (None, got) for want, got in zip(shape, view.shape, strict=True)
+        )
+        if name != g.dtype or wrong:
+            wanted = " x ".join("T" if one is None else str(one) for one in shape)
+            raise CallError(
+                f"{what} of shape {view.shape} {name}; want {wanted} {g.dtype}"
+            )
+        return np.ascontiguousarray(view).view(STORED[g.dtype])
+
+
+def _weights(given: Any, what: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    view, name = host_view(given, what)
+    if name != "float32" or view.shape != shape:
+        wanted = " x ".join(map(str, shape))
+        raise CallError(f"{what} of shape {view.shape} {name}; want {wanted} float32")
+    return np.ascontiguousarray(view)
+
+
+def _library(given: Any) -> _Library:
+    """Return how results are made for who passes such arrays."""
+    if type(given).__module__ == "torch" or hasattr(given, "data_ptr"):
+        from stretto.experts import tensors
+
+        return tensors.LIBRARY
+    return _Numpy()
