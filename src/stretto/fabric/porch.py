@@ -50,7 +50,7 @@ class Knock:
         met: Callable[[Knock], None], refused: Callable[[Knock], None],
         source: str = "",
     ) -> None:  # fmt: skip
-        """Begin; OSError: it has hung up already, and is closed."""
+        """Begin; OSError: it is of no use, and is closed."""
         self._loop, self.sock, self.shake = loop, sock, shake
         self._met, self._refused, self.source = met, refused, source
         self.is_over = self.hung_up = False
@@ -60,7 +60,8 @@ class Knock:
         try:
             sock.setblocking(False)
             alive.watch(sock, read_late=True)
-            sock.send(shake.begin())  # short enough for an empty buffer
+            with suppress(ConnectionError):  # why it has hung up may be there to read
+                sock.send(shake.begin())  # short enough for an empty buffer
         except OSError:
             sock.close()
             raise

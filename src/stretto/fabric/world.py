@@ -183,11 +183,13 @@ class World:
     ) -> list[Action]:
         if self.is_complete and self.is_settled and self.over is None:
             return [Drop(link=link)]  # it is for the next world, served elsewhere
+        # Who is refused is told why, and is no member: nothing of it is kept.
         refusal = self._arrivals.refusal(hello, self._members, self.over)
         hosts = {hello.host, *(m.host for m in self._members.values())}
         alike = all(is_same_kernel(host, hello.host) for host in hosts)
         if refusal is None and not (alike or self._joins_hosts):
             refusal = several_hosts(hosts)
+            # A rank that cannot be one ends it for all: they would wait in vain for it.
             if not self.is_complete and hello.wish == RANK:
                 self._take(link, hello, held, now)
                 return self._end(refusal)
@@ -195,6 +197,7 @@ class World:
             said = ended_by(refusal)
             return [Send(link=link, message=said), Drop(link=link)]
         told: list[Action] = []
+        # Told before it is taken: it hears of itself by its own welcome.
         if hello.wish == STANDBY and self.is_complete:
             came = Came(identity=hello.identity)
             told = self._tell_all(came)
@@ -222,6 +225,7 @@ class World:
         self.generation += self.is_complete
         self.generations.begin(self.generation, order, is_fresh=is_fresh)
         welcome, held = self._welcome(is_fresh=is_fresh)
+        # They travel once. A hub that kept them would need n descriptors for ever.
         self._pidfds.clear()
         inside = set(self.links(order))
         return [
@@ -289,6 +293,8 @@ class World:
         self, identity: str, ready: Ready, held: tuple[Descriptor, ...]
     ) -> list[Action]:
         change = self._change
+        # An answer names the attempt: one to an earlier proposal of the same ranks may
+        # still be under way, of a member that could then prepare itself.
         known = change is not None and ready.attempt == change.attempt
         if change is None or not known or identity not in change.order:
             return []  # it was abandoned meanwhile
@@ -371,10 +377,14 @@ class World:
         self, told: Lost | Departed, identity: str, why: Fault
     ) -> list[Action]:
         """Tell that a member is gone, and what that ends."""
+        # The loss comes first, then what it ends: all hear both in this order, so
+        # nobody takes the verdict for one about somebody who is still there.
         actions = self._tell_all(told)
         if self._change is not None and identity in self._change.order:
             actions += self._abandon(why)
         order = self._order
+        # Who stands by cannot begin anything: the state of the job is lost with the
+        # last rank of it.
         if not self.links(order) and self.links():
             text = f"all ranks are gone, the last of them {self._names([identity])}"
             actions += self._end(Fault(error="PeerLost", text=f"{text}; start anew"))

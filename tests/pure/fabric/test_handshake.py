@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import socket
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from stretto.fabric import handshake
 from stretto.fabric.handshake import WORDS, Handshake
+from stretto.fabric.loop import Loop
+from stretto.fabric.porch import Knock
 
 SECRET, PURPOSE = b"s" * 32, "tests 1"
 ENDS = [True, False]
@@ -129,6 +132,24 @@ def test_a_stranger_at_the_door_hears_one_of_few_words(word):
                 comer.hear(frame)
             assert comer.refusal
             assert "run this" not in comer.refusal
+
+
+@pytest.mark.parametrize("word", sorted(WORDS))
+def test_what_a_door_said_before_it_hung_up_is_heard(word):
+    """Though it had gone before this end had begun to speak."""
+    here, there = socket.socketpair()
+    with there:
+        there.sendall(make(comes=False).dismiss(word))
+    loop, said = Loop(), []
+    Knock(
+        loop, here, make(comes=True), met=said.append,
+        refused=lambda knock: said.append(knock.why),
+    )  # fmt: skip
+    loop.step(5)
+    loop.close()
+
+    assert [WORDS[word]] == said
+    assert here.fileno() == -1
 
 
 def test_tls_at_a_door_without_is_named():

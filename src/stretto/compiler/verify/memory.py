@@ -116,9 +116,10 @@ class PlanMemory:
     def read(self, lane: int, time: int, move: Move, src: Loc, row: Row) -> None:
         """Let a lane read, or raise why it may not."""
         if src.packets:
-            self._hear(lane, row)
+            self._hear(lane, row)  # before: what they teach may allow this very read
         far = self.hosts and self._is_far(lane, move.dsts[0].rank)
         fine: Stored | None = None
+        # Cells that one store filled share it: `fine` spares asking again for each.
         for atom, cell in enumerate(row, move.start):
             if cell.value is None:
                 raise UndefinedError(self.tell(lane, move, "reads what nobody wrote"))
@@ -206,11 +207,14 @@ class PlanMemory:
         atom = move.start
         for cell, (value, done) in zip(self.row(dst, len(held)), held, strict=True):
             finished = done or finish
+            # Nearly all stores are the first to their place: nothing to compare then.
             if cell.readers or cell.last is not _BEFORE:
                 self._check_store(lane, move, dst, cell)
                 if cell.puts and (value, finished) != (cell.value, cell.finished):
                     self._check_source(lane, move, dst, cell.puts)
                     cell.puts = None
+            # The same value over itself harms no put that still reads it (above);
+            # anything else is, and readers of before count no more from here.
             cell.value = value
             cell.finished = finished
             cell.last = stored

@@ -69,17 +69,23 @@ def rest() -> None:
 @compiled("int64(int64)")
 def progress(channel: int) -> int:
     """Send and receive what a channel's hop can, unless another thread is at it."""
-    moved = 0
-    if load(channel + ChannelWord.CONTEXT.at) and take(
-        channel + ChannelWord.HOP_LOCK.at, 1
-    ):
-        moved = call(
-            load(channel + ChannelWord.PROGRESS.at),
-            load(channel + ChannelWord.CONTEXT.at),
-            0,
-        )
+    moved, context = 0, load(channel + ChannelWord.CONTEXT.at)
+    # Who has the lock makes progress for all: nobody waits for it here.
+    if context and take(channel + ChannelWord.HOP_LOCK.at, 1):
+        moved = call(load(channel + ChannelWord.PROGRESS.at), context, 0)
         store_release(channel + ChannelWord.HOP_LOCK.at, 0)
     return moved
+
+
+@compiled("int64(int64,int64)")
+def _asked(channel: int, of: int) -> int:
+    """Ask the hop for what the arguments say, and give its lock back; 0: no room."""
+    context = load(channel + ChannelWord.CONTEXT.at)
+    done = call(load(channel + of), context, channel + ChannelWord.ARGUMENTS.at)
+    if not done:  # whoever asks again at once would find it as full as now
+        call(load(channel + ChannelWord.PROGRESS.at), context, 0)
+    store_release(channel + ChannelWord.HOP_LOCK.at, 0)
+    return done
 
 
 @compiled("int64(int64,int64)")
@@ -96,25 +102,14 @@ def far_wait(channel: int, microseconds: int) -> int:
 def far_put(channel: int, source: int, offset: int, nbytes: int, lane: int) -> int:
     """Begin to put bytes into the peer's memory by the hop; 0: no room yet."""
     arguments = channel + ChannelWord.ARGUMENTS.at
+    # The lock is of the hop and of the one block of arguments: a hop copies them.
     enter(channel + ChannelWord.HOP_LOCK.at)
     store(arguments + PutCall.PEER.at, load(channel + ChannelWord.PEER.at))
     store(arguments + PutCall.LANE.at, lane)
     store(arguments + PutCall.SOURCE.at, source)
     store(arguments + PutCall.OFFSET.at, offset)
     store(arguments + PutCall.NBYTES.at, nbytes)
-    done = call(
-        load(channel + ChannelWord.PUT.at),
-        load(channel + ChannelWord.CONTEXT.at),
-        arguments,
-    )
-    if not done:
-        call(
-            load(channel + ChannelWord.PROGRESS.at),
-            load(channel + ChannelWord.CONTEXT.at),
-            0,
-        )
-    store_release(channel + ChannelWord.HOP_LOCK.at, 0)
-    return done
+    return _asked(channel, ChannelWord.PUT.at)
 
 
 @compiled("int64(int64,int64,int64)")
@@ -129,19 +124,7 @@ def far_signal(channel: int, offset: int, value: int) -> int:
     store(arguments + SignalCall.SIDE.at, Word.SIDE)
     for i in range(3):
         store(arguments + SignalCall.WORDS.at + 8 * i, 0)
-    done = call(
-        load(channel + ChannelWord.SIGNAL.at),
-        load(channel + ChannelWord.CONTEXT.at),
-        arguments,
-    )
-    if not done:
-        call(
-            load(channel + ChannelWord.PROGRESS.at),
-            load(channel + ChannelWord.CONTEXT.at),
-            0,
-        )
-    store_release(channel + ChannelWord.HOP_LOCK.at, 0)
-    return done
+    return _asked(channel, ChannelWord.SIGNAL.at)
 
 
 @compiled("int64(int64,int64)")
@@ -152,6 +135,8 @@ def post(channel: int, record: int) -> int:
     tail = load(out + Word.TAIL)
     place = RING + tail % SLOTS * RECORD
     result = _FULL
+    # How far the reader is lies in a line that he writes: it is looked at only when
+    # what was seen of it last leaves no room.
     if tail - load(channel + ChannelWord.SEEN_HEAD.at) >= SLOTS:
         store(channel + ChannelWord.SEEN_HEAD.at, load_acquire(out + Word.HEAD))
     if tail - load(channel + ChannelWord.SEEN_HEAD.at) < SLOTS:
@@ -166,6 +151,8 @@ def post(channel: int, record: int) -> int:
         else:
             memcpy(out + place, record, RECORD)
             store_release(out + Word.TAIL, tail + 1)
+            # A reader says that it sleeps, fences and looks once more; we post, fence
+            # and look whether it sleeps. One of the two sees the other.
             fence()
             result = _WAKE if load(out + Word.ASLEEP) else _POSTED
     store_release(channel + ChannelWord.POST_LOCK.at, 0)
@@ -188,6 +175,7 @@ def taken(channel: int, inner: int, head: int) -> None:
 def pop(channel: int, record: int) -> int:
     """Take a record; return whether there was one."""
     inner = load(channel + ChannelWord.IN.at)
+    # Most looks find nothing, and shall not make who takes one wait for a lock.
     if load_acquire(inner + Word.TAIL) <= load(inner + Word.HEAD):
         return 0
     enter(channel + ChannelWord.TAKE_LOCK.at)

@@ -98,6 +98,8 @@ def bind(call: int, x: int, out: int) -> int:
     store(call + Header.OUTPUT_OFFSET.at, target_at)
     store(call + Header.TILE.at, 0)
     line = load(session + Common.CALL.at)
+    # Epoch 0 says that the line is changing: a peer that reads it meanwhile sees no
+    # call rather than half of each.
     store_release(line, 0)
     store_release(line + Line.FINGERPRINT.at, load(call + Header.FINGERPRINT.at))
     store(line + Line.INPUT_OFFSET.at, source_at)
@@ -118,7 +120,7 @@ def _wake(session: int, peer: int) -> None:
         return
     fence()
     if load(asleep):
-        store(asleep, 0)
+        store(asleep, 0)  # one write is enough, whoever else announces something
         number = table + 16 * peer + 8
         write(load(number), number, 8)  # what is added does not matter
 
@@ -164,8 +166,11 @@ def packets(call: int, at: int, packet: int, epoch: int) -> int:
     for _ in range(load(at + 48)):
         if load(srcs) == Base.PACKET:
             slot = load(srcs + 8) + packet
+            # Another epoch: an old packet of this parity, two epochs or more ago.
             if load_acquire(slot) != epoch:
                 return Status.WAITING
+            # Who is in another call writes its own epoch's slots, too: so it is found
+            # here, and not in what the sum is.
             if load(slot + 8) != load(call + Header.FINGERPRINT.at):
                 return Status.MISMATCH
         srcs += _WORDS
@@ -183,6 +188,7 @@ def _hand_over(session: int, at: int, operands: int, nbytes: int) -> None:
     call_kernel(load(at + 16 + 8 * past), operands, nbytes)
     took = (now_ns(clock) - began) * 4096 // nbytes
     usual = load(session + Common.TOOK.at + 8 * past)
+    # A core that was taken away meanwhile must not decide for the next thousand.
     if usual:
         took = min(took, usual + usual // _RISE + 1)
     store(session + Common.TOOK.at + 8 * past, took)
@@ -228,6 +234,8 @@ def move(
 def signal(call: int, at: int, epoch: int) -> None:
     """Raise a flag in a peer's memory."""
     flag = load(at + 16)
+    # What is said beside a flag exists twice, by parity: a peer may still compare the
+    # last call's while we are in the next, and nobody is two ahead.
     side = flag + 8 + 24 * (epoch & 1)
     store(side, load(call + Header.FINGERPRINT.at))
     store(side + 8, load(call + Header.INPUT_OFFSET.at))
@@ -243,6 +251,8 @@ def wait(call: int, at: int, epoch: int) -> int:
     if load_acquire(flag) < (epoch << FLAG) + load(at + 24):
         return Status.WAITING
     side = flag + 8 + 24 * (epoch & 1)
+    # Where memory is shared, peers must mean the same place in it: unless one of them
+    # is told of no offset, because it works on a copy.
     same = load(side) == load(call + Header.FINGERPRINT.at)
     if load(call + Header.SHARES_INPUT.at):
         theirs = load(side + 8)

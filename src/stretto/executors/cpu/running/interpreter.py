@@ -236,6 +236,7 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
         while load(call + Header.TILE.at) < tiles:
             waiting = moved = False
             far = 1
+            # Lanes of one rank take turns: one that waits leaves the core to the next.
             for lane in range(lanes, lanes + 16 * num_lanes, 16):
                 before = load(lane + 8)
                 status = lane_of(call, lane)
@@ -249,6 +250,7 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
             if waiting and hop:
                 moved |= jump(load(session + Common.HOP_PROGRESS.at), hop, 0) > 0
             if moved:
+                # Only who had waited learns anything about where its peers run.
                 if idle > 0:
                     _learn(session, idle)
                     if load(session + Common.WAKERS.at):
@@ -261,6 +263,8 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
                 if _relax(session, idle, far):
                     return Status.WAITING
             else:
+                # Each tile is an epoch of its own: no flag is lowered, and staging
+                # of the other parity may still be read while this one is written.
                 epoch = load(session + Common.EPOCH.at)
                 store(session + Common.EPOCH.at, epoch + 1)
                 store(call + Header.TILE.at, load(call + Header.TILE.at) + 1)
@@ -296,6 +300,7 @@ def _begin(call: int, x: int, out: int) -> int:
     session = load(call + Header.SESSION.at)
     if not take(session + Common.INSIDE.at, thread_ident()):
         return Status.BUSY
+    # From here on another thread is told BUSY; whatever fails gives the word back.
     if bind(call, x, out) != Status.DONE:
         store_release(session + Common.INSIDE.at, 0)
         return Status.UNREGISTERED
@@ -329,6 +334,7 @@ def _launch(held: int, given: int, count: int) -> int:
     if status == Status.DONE:
         session = load(call + Header.SESSION.at)
         idle, status = 0, Status.WAITING
+        # Between hosts nothing is over so soon that keeping the GIL would pay.
         if load(call + Header.SHORT.at) and not load(session + Common.HOP.at):
             idle = min(load(session + Common.SPINS.at), _MOST_HELD)
             status = _walk(call, 0, idle)

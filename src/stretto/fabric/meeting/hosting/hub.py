@@ -125,6 +125,7 @@ class Hub:
                 if link.rank is None:
                     self._end(number)
 
+            # Who says nothing is not waited for: else any stranger keeps a place.
             self.loop.at(time.monotonic() + STRANGER_S, late)
         return number
 
@@ -219,6 +220,8 @@ class Hub:
             if isinstance(frame, Refused) or isinstance(message, Refused):
                 assert isinstance(message, Refused)
                 is_known = link.rank is not None
+                # Out of descriptors ourselves: a stranger goes first, and only where
+                # there is none does the meeting end.
                 if message.is_ours and (
                     is_known or not self.drop_oldest_stranger(number)
                 ):
@@ -277,6 +280,7 @@ class Hub:
                         self._end(action.link, f"hangs ({e})")
                         continue
                     self._mind(action.link)
+                # The last words go first; but who does not read them is not waited for.
                 case Drop() if link.connection.is_sending:
                     link.is_closing = True
                     late = partial(self._end, action.link)
@@ -286,7 +290,7 @@ class Hub:
 
     def _end(self, number: int, why: str | None = None) -> None:
         link = self._links.pop(number, None)
-        if link is None:
+        if link is None:  # what is fed below may end it, too
             return
         self._close_link(link)
         known = self.machine.rank_of(number)
