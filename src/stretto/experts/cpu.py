@@ -318,8 +318,8 @@ class CpuExperts:
         return self._begin(_COMBINE, sent.number, store, take, background=background)
 
     def _send_sums(
-        self, sent: ReceivedRows, rows: NDArray[Any], weights: NDArray[np.float32] | None,
-        dtype: str, targets: Line,
+        self, sent: ReceivedRows, rows: NDArray[Any],
+        weights: NDArray[np.float32] | None, dtype: str, targets: Line,
     ) -> None:  # fmt: skip
         """Store sums of rows at the ranks that they came from."""
         if weights is None:

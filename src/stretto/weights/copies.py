@@ -27,8 +27,8 @@ class Copy:
     """See the module: `tag` tells it from other copies of its owner."""
 
     def __init__(
-        self, memory: HostMemory, name: str, tag: str, parts: Sequence[tuple[Held, Any]],
-        sources: Sequence[Any] | None = None,
+        self, memory: HostMemory, name: str, tag: str,
+        parts: Sequence[tuple[Held, Any]], sources: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
         """Share parts, and the arrays that hold them; some are copied of `sources`."""
         engine = self._engine = memory.engine
