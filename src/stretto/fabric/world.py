@@ -183,7 +183,6 @@ class World:
     ) -> list[Action]:
         if self.is_complete and self.is_settled and self.over is None:
             return [Drop(link=link)]  # it is for the next world, served elsewhere
-        # Who is refused is told why, and is no member: nothing of it is kept.
         refusal = self._arrivals.refusal(hello, self._members, self.over)
         hosts = {hello.host, *(m.host for m in self._members.values())}
         alike = all(is_same_kernel(host, hello.host) for host in hosts)
@@ -197,10 +196,8 @@ class World:
             said = ended_by(refusal)
             return [Send(link=link, message=said), Drop(link=link)]
         told: list[Action] = []
-        # Told before it is taken: it hears of itself by its own welcome.
         if hello.wish == STANDBY and self.is_complete:
-            came = Came(identity=hello.identity)
-            told = self._tell_all(came)
+            told = self._tell_all(Came(identity=hello.identity))
         self._take(link, hello, held, now)
         if self.is_complete:
             return [*told, Send(link=link, message=self._welcome()[0])]
@@ -293,8 +290,7 @@ class World:
         self, identity: str, ready: Ready, held: tuple[Descriptor, ...]
     ) -> list[Action]:
         change = self._change
-        # An answer names the attempt: one to an earlier proposal of the same ranks may
-        # still be under way, of a member that could then prepare itself.
+        # One to an earlier proposal of the same ranks may still be under way.
         known = change is not None and ready.attempt == change.attempt
         if change is None or not known or identity not in change.order:
             return []  # it was abandoned meanwhile
@@ -377,14 +373,12 @@ class World:
         self, told: Lost | Departed, identity: str, why: Fault
     ) -> list[Action]:
         """Tell that a member is gone, and what that ends."""
-        # The loss comes first, then what it ends: all hear both in this order, so
-        # nobody takes the verdict for one about somebody who is still there.
+        # The loss comes first, then what it ends: all hear both in this order.
         actions = self._tell_all(told)
         if self._change is not None and identity in self._change.order:
             actions += self._abandon(why)
         order = self._order
-        # Who stands by cannot begin anything: the state of the job is lost with the
-        # last rank of it.
+        # Who stands by cannot begin anything: nobody has the state of the job any more.
         if not self.links(order) and self.links():
             text = f"all ranks are gone, the last of them {self._names([identity])}"
             actions += self._end(Fault(error="PeerLost", text=f"{text}; start anew"))
