@@ -16,7 +16,7 @@ from stretto.errors import CallError, LayoutError
 from stretto.executors import cuda
 from stretto.program.collectives import storage
 from stretto.transfer import Engine
-from stretto.transfer.copying.mixing import mixed
+from stretto.transfer.copying.mixing import copied, mixed
 from stretto.weights.casts import MOST, Made
 
 __all__ = ["HostMemory", "Summing", "memory_of"]
@@ -57,10 +57,10 @@ class HostMemory:
         pairs = list(zip(arrays, sources or [None] * len(arrays), strict=True))
 
         def run(stream: int | None = None) -> tuple[int, ...]:
-            for array, source in pairs:
-                if source is not None:
-                    np.copyto(array, source)
-            return tuple(mixed(array) for array, _ in pairs)
+            return tuple(
+                mixed(array) if source is None else copied(array, source)
+                for array, source in pairs
+            )
 
         return run
 

@@ -6,7 +6,7 @@ import pytest
 from stretto.errors import CallError, LayoutError
 from stretto.program.collectives import narrow, storage, widen
 from stretto.transfer.copying.convert import converted
-from stretto.transfer.copying.mixing import mixed
+from stretto.transfer.copying.mixing import copied, mixed
 from stretto.weights.casts import Float8, made_of
 from stretto.weights.tensors import owned
 
@@ -119,6 +119,10 @@ def test_a_sum_is_that_of_parts_and_of_no_other_elements(dtype):
     changed[3, 3] = not changed[3, 3] if dtype == "bool" else changed[3, 3] + 1
 
     assert mixed(array) == sum(map(mixed, cut)) & 0xFFFFFFFF
+    for source in (array, array.T, array[::2, ::3]):
+        there = np.zeros_like(source)
+        assert mixed(source) == copied(there, source)
+        assert np.array_equal(source, there)
     assert mixed(array) == mixed(array.T) == mixed(array.reshape(5, 6, 14)[:, :, ::1])
     assert mixed(array) != mixed(changed)
     assert mixed(array[::2, ::3]) == mixed(np.ascontiguousarray(array[::2, ::3]))

@@ -63,6 +63,35 @@ def _storer(bits: int) -> Any:
     return intrinsic(_store)
 
 
+def _taker(bits: int) -> Any:
+    kind = ir.IntType(bits)
+
+    def _take(typing: Any, base: Any, nth: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            begin = builder.inttoptr(args[0], kind.as_pointer())
+            found = builder.load(builder.gep(begin, [args[1]]), align=1)
+            return found if bits == 32 else builder.zext(found, ir.IntType(32))
+
+        return types.uint32(types.int64, types.int64), emit
+
+    return intrinsic(_take)
+
+
+def _putter(bits: int) -> Any:
+    kind = ir.IntType(bits)
+
+    def _put(typing: Any, base: Any, nth: Any, value: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            begin = builder.inttoptr(args[0], kind.as_pointer())
+            cut = args[2] if bits == 32 else builder.trunc(args[2], kind)
+            builder.store(cut, builder.gep(begin, [args[1]]), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.uint32), emit
+
+    return intrinsic(_put)
+
+
 _four_lines: Callable[[int, int], None] = intrinsic(_lines)
 add: Callable[[int, int], int] = intrinsic(_add)
 """Add to a word at once; return what it was."""
@@ -72,6 +101,14 @@ load32: Callable[[int], int] = _loader(32)
 store8: Callable[[int, int], None] = _storer(8)
 store16: Callable[[int, int], None] = _storer(16)
 store32: Callable[[int, int], None] = _storer(32)
+
+take8: Callable[[int, int], Any] = _taker(8)
+"""Return an element behind an address; a loop over these is made of vectors."""
+take16: Callable[[int, int], Any] = _taker(16)
+take32: Callable[[int, int], Any] = _taker(32)
+put8: Callable[[int, int, Any], None] = _putter(8)
+put16: Callable[[int, int, Any], None] = _putter(16)
+put32: Callable[[int, int, Any], None] = _putter(32)
 
 
 @compiled("void(int64,int64,int64)")
