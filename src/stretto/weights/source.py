@@ -32,17 +32,17 @@ class Push:
 
     @property
     def replicas(self) -> dict[str, bool]:
-        """Return of each replica that is known whether all its ranks read it now."""
-        with self._source.changed:
+        """Return of each replica whether all its ranks have switched to it, or later.
+
+        Those that have, and are gone since, are among them.
+        """
+        source = self._source
+        with source.changed:
+            here = {who.team for who in source.known.values()}
             found: dict[str, bool] = {}
-            for who in self._source.known.values():
-                if who.team:
-                    has = who.offers is not None and who.offers.epoch == (
-                        self.version.epoch
-                    )
-                    has = has and who.offers.counter >= self.version.counter  # type: ignore[union-attr]
-                    found[who.team] = found.get(who.team, True) and has
-            return found
+            for (team, _), has in source.had.items():
+                found[team] = found.get(team, True) and self.version.is_in(has)
+            return {team: has for team, has in found.items() if has or team in here}
 
     def done(self) -> bool:
         """Return whether all replicas that are known have it, and one is known."""
@@ -95,6 +95,8 @@ class Source(Member):
         self._snapshot: Copy | None = None
         self._in_place: Copy | None = None
         self._refused = ""
+        self.had: dict[tuple[str, int], Version | None] = {}
+        """The version that each rank of a replica has said to have."""
         self._words["twice"] = self._twice
         if not self._epoch and rank == 0:
             self._epoch = secrets.token_hex(8)
@@ -132,7 +134,15 @@ class Source(Member):
         return {**super().about(), "epoch": self._epoch}
 
     def joined(self, who: Who) -> None:
-        """Take the epoch of rank 0."""
+        """Note what a rank of a replica has."""
+        if who.team:
+            self.had[who.team, who.rank] = who.offers
+
+    def left(self, who: Who) -> None:
+        """Forget a rank that is gone, unless it had the newest version before."""
+        newest, has = self.version, self.had.get((who.team, who.rank))
+        if newest is None or not newest.is_in(has):
+            self.had.pop((who.team, who.rank), None)
 
     def _hello(self, peer: Any, body: Mapping[str, Any]) -> None:
         super()._hello(peer, body)
@@ -175,6 +185,9 @@ class Source(Member):
                 if one.how is not None:
                     self._memory.write(one, places)
         made = Version(self.epoch, counter)
+        with self.changed:
+            here = {(who.team, who.rank) for who in self.known.values()}
+            self.had = {key: has for key, has in self.had.items() if key in here}
         copy.offer(made, copy.sum(self._memory.here()))
         self._counter = counter
         self.tell_offer()

@@ -44,6 +44,14 @@ class Version:
             )
         return other.counter - self.counter
 
+    def is_in(self, other: Version | None) -> bool:
+        """Return whether who has another one has had this: of one epoch, and as new."""
+        return (
+            other is not None
+            and other.epoch == self.epoch
+            and (other.counter >= self.counter)
+        )
+
     def __str__(self) -> str:
         """Return it for people: EPOCH:COUNTER."""
         return f"{self.epoch}:{self.counter}"

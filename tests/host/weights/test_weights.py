@@ -164,3 +164,22 @@ def test_pushes_pulls_and_switches_are_recorded(engines):
     assert source.nbytes == rows["push"].nbytes == rows["pull"].nbytes
     assert (calls["state"] == 1).all()
     assert str(policy.version) in rows["switch"].text
+
+
+def test_who_had_a_version_and_left_is_not_waited_for(engines):
+    """The last step may be over before the trainer looks."""
+    ours = some(1.0)
+    source, policy = both(engines, ours, replica="r")
+    push = source.push(wait=True, timeout=WAIT)
+    policy.close()
+    until(lambda: not any(who.team for who in source.known.values()))
+
+    assert {"r": True} == push.replicas
+    push.wait(0.0)
+    later = source.push()
+    assert not later.replicas
+    with pytest.raises(TransferTimeout, match="by any replica"):
+        later.wait(0.05)
+    again = engines.replica(some(), source.engine, replica="r")
+    again.wait(1, WAIT)
+    later.wait(WAIT)
