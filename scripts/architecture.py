@@ -58,7 +58,9 @@ contract in `pyproject.toml`; a test keeps it in step.*
 Beneath them lie one handshake (`fabric/handshake.py`: bytes in, bytes out, fuzzed), one
 door for strangers (`fabric/porch.py`), one layer of shared memory (`fabric/memory.py`:
 files without a name, mapped), one loop (`fabric/loop.py`: descriptors, times,
-wake-ups) and one way to compiled code (`fabric/jit`).
+wake-ups), one kind of threads for what takes long (`fabric/workers.py`) and one way to
+compiled code (`fabric/jit`). Rooms above have none of these of their own; a test says
+by which words it would see one (`tests/meta/test_rooms.py`).
 
 Bytes leave a process here, and nowhere else:
 
