@@ -187,6 +187,8 @@ class Ring:
         word, now = self._word, time.monotonic_ns()
         number = word[0] + 1
         at = (number & word[1]) * RECORD_WORDS
+        # The number is taken away first and written last: readers that copy meanwhile
+        # see a record without one, or one that is not what they looked for.
         asked = word[3] or now
         self._records[at] = 0
         for value in (kind, stream, asked, 0 if state else now, 0, state):

@@ -70,6 +70,8 @@ class _Walk:
 
     def add(self, rank: int, move: Move) -> None:
         me = self.ranks[rank]
+        # Waits come before the move, signals right behind it: a later place would be
+        # as correct, and only let peers wait for longer.
         for src in move.srcs:
             self._before_read(rank, src, move)
         for dst in move.dsts:
@@ -92,6 +94,8 @@ class _Walk:
             self.landed[buffer].write(dst.pos, stop, self.ranks[rank].heard)
             return
         mine = dst.rank == rank
+        # What lies here is told to whoever will read it; what lies at another rank, to
+        # that rank alone, which tells others if they ask (`_relay`).
         peers = self._readers_of(dst, stop) if mine else [dst.rank]
         for peer in peers:
             if peer not in told:
@@ -143,6 +147,7 @@ class _Walk:
         return token
 
     def _await(self, token: Token) -> None:
+        # Each token is for one rank, so one wait is enough: later moves of its follow.
         if token not in self.had:
             self.had.add(token)
             self.ranks[token.dst].items.append(_Await(token))
@@ -155,6 +160,8 @@ class _Walk:
             known = self.entered[owner, peer] = Token(owner, peer, release)
             self.ranks[owner].entry.append(_Send(known))
             self.knows[known] = 1 << owner
+        # A rank's own input is there before it enters. To read it, the entry has to be
+        # released; to store into its memory, not. One signal serves both: the stronger.
         elif release and not known.release:
             stronger = Token(owner, peer, release)
             entry = self.ranks[owner].entry
@@ -177,6 +184,7 @@ class _Walk:
     def leave(self) -> None:
         """Let nobody leave while peers still touch the caller's memory."""
         for (reader, owner), at in sorted(self.last_pull.items()):
+            # Any later signal to the owner says as well that the reading is over.
             done = self._done_since(reader, owner, at)
             self.at_exit.append(done or self._send(reader, owner, release=False))
         for token in self.at_exit:
@@ -190,6 +198,8 @@ class _Walk:
 
     def close(self) -> None:
         """Add the credits that make the plan closed."""
+        # Closed: who leaves a call knows that all have entered it. So nobody is two
+        # calls ahead, and two parities of staging and packets are enough.
         n = len(self.ranks)
         everyone = (1 << n) - 1
         missing = [

@@ -106,6 +106,8 @@ class KnownCalls(dict[Any, Any]):
 
         Most arrays are seen once; those that come again are soon known themselves.
         """
+        # To keep a call costs more than to find it by its layout again; arrays that
+        # come in each step are met by the 64th soon enough.
         self._turn += 1
         if not self._turn % _BOUND_EACH:
             self._keep(key, how[1], x, out, seen)
@@ -145,6 +147,7 @@ def again_of(
 ) -> Again | None:
     """Return how to repeat a call on other arrays; None when it cannot be repeated."""
     result = request.out or request.idle
+    # What was copied on its way in or out is copied anew each time: by the long road.
     if any(o is not None and o.staged for o in (request.x, request.out, request.idle)):
         return None
     numpy = all(a is None or type(a) is np.ndarray for a in (x, out))
@@ -285,6 +288,8 @@ def _writer(
 
     It takes the launch. `places` are the names of what that takes; None: nothing.
     """
+    # The text depends on the form alone, so it is compiled once for each form, and what
+    # a call knows is given to what was compiled.
     carry_x, carry_out = again.carry or (None, None)
     make_known = _maker_of(x[0], out[0], places, again.form)
     said = again.broke, again.make, again.made, carry_x, carry_out

@@ -201,9 +201,9 @@ class View:
 
         `src` is a view, a region, or an array of this view's shape: whatever is larger
         or smaller is refused, unless layouts say what of it is meant. `notify` is a
-        name that
-        the peer can wait for; `deadline` are seconds; `lease` is what the peer's
-        `lease` gave; with `checksum`, what has arrived is compared with what was sent.
+        name that the peer can wait for; `deadline` are seconds; `lease` is what the
+        peer's `lease` gave; with `checksum`, what has arrived is compared with what
+        was sent.
         """
         return _engine(self, src).start(src, self, **how)
 

@@ -63,6 +63,8 @@ class _Shelf:
         self, identity: str, members: list[str]
     ) -> dict[str, tuple[Descriptor, ...]]:
         """Return what each rank here gave for the next result of one of them."""
+        # Results come to each member in the order of the group's exchanges, but not to
+        # all at once: a slow one may be several behind.
         nth = self.taken[identity] - self.first
         self.taken[identity] += 1
         found = {q: self.offers[q][nth] for q in members if len(self.offers[q]) > nth}
@@ -92,6 +94,7 @@ class Relay:
         self._home = ""
         self.loop = Loop("stretto-relay")
         self._entry: Entry | None = Entry(self.loop, listener, self._take)
+        # Whoever has this connection has proved himself to the hub's door: no stranger.
         self._is_up, self._is_answered = True, True
         upstream.trust()
         upstream.keep_alive(beats=True)
@@ -167,6 +170,7 @@ class Relay:
         except (EOFError, OSError):
             self._lose(number, "died: its connection ended")
             return
+        # What is no message would end the hub's connection with all of this host.
         for frame in frames:
             message = messages.read(frame)
             if isinstance(frame, Refused) or isinstance(message, Refused):
@@ -265,6 +269,7 @@ class Relay:
             self._stop_listening(None)
         self._home, order = welcome.home, welcome.identities
         self._rosters[welcome.generation] = order
+        # All or none: a rank that watches some would take the others for watched, too.
         near = {n.identity: n.pidfd for n in self._near.values() if n.identity in order}
         if identity not in near or not all(near.values()):
             return (), {**body, "watched": []}
@@ -300,6 +305,7 @@ class Relay:
         self.loop.unwatch(self._upstream)
         self._upstream.close()
         how = f"on {self._host} cannot be reached: {why}"
+        # Before the ranks have met they only see the connection end, and say so.
         met = bool(self._rosters)
         self._stop_listening(None)
         lost = messages.to_body(Lost(identity=self._home, how=how))
