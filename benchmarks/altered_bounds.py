@@ -118,7 +118,7 @@ def _exchanges(links: list[Any], members: tuple[int, ...]) -> float:
         b_ub=[r for _, _, r, _ in links],
         A_eq=balance,
         b_eq=np.zeros(shape[0]),
-        method="highs-ipm" if x > 20_000 else "highs",
+        method="highs-ipm" if x > 5_000 else "highs",
     )
     return found.x[x] * len(members)
 

@@ -78,6 +78,10 @@ def altered() -> Iterator[Case]:
     yield _case("star of 8, one slow", star(8, slow=1))
     yield _case("star of 12, three slow", star(12, slow=3))
     yield _case("two stars", two_stars(5, 4))
+    yield _case("pcie8", pcie8())
+    yield _case("het24", het24())
+    yield _case("nvl40", planes(40, 6))
+    yield _case("mi250x2", topology.load("mi250x2"))
 
 
 def _case(
@@ -203,3 +207,26 @@ def two_stars(first: int, second: int) -> Machine:
     n = first + second
     ends = [(r, n + (r >= first), 25.0, 1.0) for r in range(n)]
     return build("two_stars", n, ["east", "west"], [*ends, (n, n + 1, 50.0, 1.0)], 1)
+
+
+def pcie8() -> Machine:
+    """Return four PCIe switches of two GPUs each, under two CPUs."""
+    names = [*(f"pcie{i}" for i in range(4)), "cpu0", "cpu1"]
+    ends = [(r, 8 + r // 2, 25.0, 0.7) for r in range(8)]
+    ends += [(8 + i, 12 + i // 2, 25.0, 0.3) for i in range(4)]
+    return build("pcie8", 8, names, [*ends, (12, 13, 20.0, 0.5)], 8)
+
+
+def het24() -> Machine:
+    """Return boxes of three generations, eight GPUs each, over one outer switch."""
+    inner, outer = (450.0, 300.0, 150.0), (50.0, 25.0, 12.5)
+    ends = [(r, 24 + r // 8, inner[r // 8], 0.5) for r in range(24)]
+    ends += [(r, 27, outer[r // 8], 1.5) for r in range(24)]
+    return build("het24", 24, ["new", "old", "oldest", "outer"], ends, 8)
+
+
+def planes(ranks: int, count: int) -> Machine:
+    """Return ranks that are joined to every one of some switches."""
+    names = [f"plane{i}" for i in range(count)]
+    ends = [(r, ranks + i, 75.0, 0.5) for r in range(ranks) for i in range(count)]
+    return build(f"nvl{ranks}", ranks, names, ends, ranks)

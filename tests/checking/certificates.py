@@ -116,24 +116,16 @@ class Case:
         return [(self.links[e][2] * prices[e], late[e]) for e in late if prices[e]]
 
 
-def cut(case, proof):
-    """What goes from some ranks to others leaves a set of nodes."""
-    inside, sources, targets = {*proof["nodes"]}, proof["from"], proof["to"]
-    want({*sources} <= inside and not {*targets} & inside, "it need not leave the set")
-    one = {"all_gather": targets, "reduce_scatter": sources}.get(case.collective, [0])
-    want(len(one) == 1, "who hears, or is heard, is not one rank")
-    late = case.closed(*case.between(sources, targets, inside), inside)
-    return case.wanted(sources, targets), [(case.links[e][2], late[e]) for e in late]
-
-
 def lengths(case, proof):
     """All that is sent pays the length of its way."""
     want(case.collective == "all_to_all", "data may be copied")
     length, need = [Fraction(x) for x in proof["lengths"]], Fraction(0)
+    least = Fraction(proof["least"])
     for s in case.members:
-        away = case.away({s: Fraction(0)}, price=length)
-        need += sum(away[t] * case.part[t] for t in case.members)
-    return need, case.priced(length)
+        late, away = case.away({s: 0}), case.away({s: Fraction(0)}, price=length)
+        far = [t for t in case.members if t != s and late[t] >= least]
+        need += sum(away[t] * case.part[t] for t in far)
+    return need, [(rate, max(t, least)) for rate, t in case.priced(length)]
 
 
 def prices(case, proof):
@@ -165,30 +157,38 @@ def prices(case, proof):
     return min(worth), windows
 
 
-def levels(case, proof):
-    """All of some cross an edge, or reach all of others, or some by way of others."""
+def crossing(case, proof):
+    """All of some leaves a set, over its edge: straight, or some by way of others."""
     inside, sources, targets = {*proof["nodes"]}, proof["from"], proof["to"]
     want({*sources} <= inside and not {*targets} & inside, "it need not leave the set")
-    want(case.collective == "all_reduce", "it is about sums that all get")
-    case.wanted(sources, targets)
+    need = case.wanted(sources, targets)
     (first, last), counts = case.between(sources, targets, inside), []
     start, end = case.between(sources, targets)
     own, hears = dict.fromkeys(sources, 0), dict.fromkeys(targets, 0)
     if proof["before"]:
+        want(case.collective in SUMMED, "it is not about sums")
         if all(case.closed({u: 0}, end, inside) for u in sources):
             counts.append(len(sources))
         first = case.passed(sources)
     if proof["after"]:
+        want(case.collective in COPIED, "nothing is copied")
         if all(case.closed(start, {w: 0}, inside) for w in targets):
             counts.append(len(targets))
         last = case.passed(targets, back=True)
-    start = start if proof["after"] else own
-    end = end if proof["before"] else hears
-    late, near = case.closed(first, last, inside), case.closed(start, end, inside)
-    windows = [(case.links[e][2], late[e]) for e in late]
+    far, near = case.closed(first, last, inside), {}
     if counts:
-        windows += [(case.links[e][2] / min(counts), near[e]) for e in near]
-    return Fraction(1), windows
+        start = start if proof["after"] or not proof["before"] else own
+        end = end if proof["before"] or not proof["after"] else hears
+        near = case.closed(start, end, inside)
+    # of what crosses m times or once, later, the latter is at most what fits then
+    part = Fraction(1, min(counts)) if counts else Fraction(0)
+    windows = [(case.links[e][2] * (1 - part), late) for e, late in far.items()]
+    for e in {*near, *far} if counts else ():
+        late = min(t[e] for t in (near, far) if e in t)
+        windows.append((case.links[e][2] * part, late))
+    return need, windows
 
 
-KINDS = {"cut": cut, "lengths": lengths, "prices": prices, "levels": levels}
+SUMMED = ("all_reduce", "reduce", "reduce_scatter")
+COPIED = ("all_gather", "all_reduce", "broadcast")
+KINDS = {"crossing": crossing, "lengths": lengths, "prices": prices}

@@ -110,7 +110,7 @@ def test_bounds_of_drawn_machines_are_read_again(seed):
     network = machine(random.Random(seed))
     kinds = set.union(*(read_again(network, c) for c in COLLECTIVES))
 
-    assert kinds >= {"distance", "cut", "lengths", "prices"}
+    assert kinds >= {"distance", "crossing", "lengths", "prices"}
 
 
 def mutated(chance, proof):

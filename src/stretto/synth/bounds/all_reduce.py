@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from stretto.synth.bounds.clusters import clustered, clusterings, prices_of_all
-from stretto.synth.bounds.cuts import broadcast_cut, gather_cut
-from stretto.synth.bounds.latency import around_groups, around_ranks
+from stretto.synth.bounds.clusters import (
+    MOST_CLUSTERINGS,
+    clustered,
+    clusterings,
+    groups_of,
+    prices_of_all,
+)
+from stretto.synth.bounds.crossings import crossing_terms
+from stretto.synth.bounds.cuts import broadcast_cut, edges_around, gather_cut
 from stretto.synth.bounds.link_prices import Prices, gossip_prices
-from stretto.synth.bounds.terms import Asked, BoundTerm, cut_term, gbps, spell
+from stretto.synth.bounds.terms import Asked, BoundTerm, gbps
 from stretto.synth.bounds.windows import Ways, merged
-from stretto.synth.clock import OutOfTimeError, SearchClock
 from stretto.synth.network.symmetry import Symmetry
 
 __all__ = ["both_halves", "reducing_terms"]
 
-_CLUSTERINGS = 4
-"""How many ways to take ranks together are tried."""
 _MOST_PRICED = 20_000
 """Ranks times links up to which prices for all_reduce are looked for."""
-_MOST_GROUPS = 24
-"""How many boxes and clusters are looked at, as to who hears of them."""
-_MOST_RANKS = 128
-"""Up to so many, what each hears in one hop and in two is bounded."""
 
 
-def reducing_terms(
-    asked: Asked, symmetry: Symmetry, clock: SearchClock
-) -> Iterator[BoundTerm]:
+def reducing_terms(asked: Asked, symmetry: Symmetry, ways: Ways) -> Iterator[BoundTerm]:
     """Yield the bounds of all_reduce that grow with the size.
 
     Until somebody has a sum, all but one contribution have entered a rank; then it
@@ -37,7 +34,7 @@ def reducing_terms(
     """
     network = asked.network
     count, ranks = len(network.members), range(network.num_ranks)
-    pricing = _Pricing(asked)
+    pricing = _Pricing(asked, ways)
     known = []
     whole = count == network.num_ranks
     plain_worths = ((ranks, 2 * (count - 1)), (network.members, count))
@@ -49,21 +46,16 @@ def reducing_terms(
         into = gbps(known[-1] * worth)
         why = f"{worth} vectors must enter ranks whose links sum to {into}"
         yield pricing.term(plain, why)
-    ways = Ways(network)
     every = frozenset(range(network.num_nodes))
-    for nodes in (
-        broadcast_cut(network, network.members[0]).nodes,
-        every - broadcast_cut(network.reversed, network.members[0]).nodes,
-    ):
-        term = cut_term(asked, ways, nodes)
-        assert term.algbw is not None  # a vector must pass
-        known.append(term.algbw)
-        yield term
+    first = broadcast_cut(network, network.members[0])
+    last = broadcast_cut(network.reversed, network.members[0])
+    known += (first.capacity, last.capacity)
     if network.num_ranks * len(network.links) <= _MOST_PRICED:
         reached = both_halves(asked, symmetry) if whole else None
-        yield from _priced(pricing, min(known), reached, clock)
-    if network.num_ranks <= _MOST_RANKS:
-        yield from _level_terms(asked, ways, symmetry)
+        yield from _priced(pricing, min(known), reached)
+    sets = [first.nodes, every - last.nodes]
+    sets += edges_around(network, groups_of(network, symmetry.representatives))
+    yield from crossing_terms(asked, ways, sets)
 
 
 def both_halves(asked: Asked, symmetry: Symmetry) -> Fraction:
@@ -78,10 +70,9 @@ def both_halves(asked: Asked, symmetry: Symmetry) -> Fraction:
 class _Pricing:
     """Makes terms of prices."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, ways: Ways) -> None:
         self.network = asked.network
         members = asked.network.members
-        ways = Ways(asked.network)
         self._closed = ways.closed(ways.come(members), ways.left(members))
 
     def term(
@@ -109,21 +100,17 @@ class _Pricing:
 
 
 def _priced(
-    pricing: _Pricing, known: Fraction, reached: Fraction | None, clock: SearchClock
+    pricing: _Pricing, known: Fraction, reached: Fraction | None
 ) -> Iterator[BoundTerm]:
     """Yield what prices of links prove, as long as something better may be proved."""
     network = pricing.network
-    for cluster in (*clusterings(network, _CLUSTERINGS), None):
+    for cluster in (*clusterings(network, MOST_CLUSTERINGS), None):
         if reached is not None and known <= reached:
             return  # there and back takes no longer
         small = network if cluster is None else clustered(network, cluster)
         if len(small.members) < 2:
             continue
-        try:
-            found = gossip_prices(small, known, clock.check)
-        except OutOfTimeError:
-            clock.skip("better prices of links for the bound")
-            return
+        found = gossip_prices(small, known)
         if found is None:
             continue
         known = found.rate(small)
@@ -136,37 +123,4 @@ def _priced(
             " until somebody has the sum, and all have heard of it, fits"
             f" {gbps(known)}",
             cluster,
-        )
-
-
-def _level_terms(asked: Asked, ways: Ways, symmetry: Symmetry) -> Iterator[BoundTerm]:
-    """Yield what latency and bytes cost together, around ranks, boxes and clusters."""
-    network, seen = asked.network, set()
-    groups = {
-        frozenset(r for r, own in enumerate(cluster) if own == name)
-        for cluster in (network.box, *clusterings(network, _CLUSTERINGS))
-        for name in cluster
-    }
-    groups = {g for g in groups if 1 < len(g) < network.num_ranks}
-    for crossing in (
-        *around_ranks(network, ways, symmetry.representatives),
-        *around_groups(network, sorted(groups, key=sorted)[:_MOST_GROUPS]),
-    ):
-        windows = crossing.windows(network, ways)
-        if windows in seen:
-            continue
-        seen.add(windows)
-        yield BoundTerm(
-            need=Fraction(1),
-            windows=windows,
-            why=f"{spell(crossing.targets)} hear of {spell(crossing.sources)} straight,"
-            " or by way of others",
-            proof={
-                "kind": "levels",
-                "nodes": sorted(crossing.nodes),
-                "from": list(crossing.sources),
-                "to": list(crossing.targets),
-                "before": crossing.before,
-                "after": crossing.after,
-            },
         )

@@ -14,16 +14,17 @@ from typing import Any
 
 from stretto.errors import CallError, TopologyError, UnknownNameError
 from stretto.synth.bounds.all_reduce import both_halves, reducing_terms
+from stretto.synth.bounds.clusters import groups_of
+from stretto.synth.bounds.crossings import crossing_terms
 from stretto.synth.bounds.cuts import (
     broadcast_cut,
+    edges_around,
     gather_cut,
-    private_switches,
     scatter_cut,
 )
-from stretto.synth.bounds.flows import ExchangeFlow, exchange_flow
-from stretto.synth.bounds.terms import Asked, BoundTerm, cut_term, gbps
+from stretto.synth.bounds.flows import exchange_flow
+from stretto.synth.bounds.terms import Asked, BoundTerm, gbps
 from stretto.synth.bounds.windows import Ways, merged
-from stretto.synth.clock import SearchClock
 from stretto.synth.network.distances import Distances
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, find_symmetry, trivial
@@ -95,12 +96,10 @@ def bound(
     root: int = 0,
     symmetry: Symmetry | None = None,
     weights: tuple[int, ...] = (),
-    clock: SearchClock | None = None,
 ) -> Bounds:
     """Return every bound of a collective, each with its certificate.
 
-    `weights` are the relative sizes of the members' parts; equal when not given. With a
-    clock no better prices of links are looked for than it has time for.
+    `weights` are the relative sizes of the members' parts; equal when not given.
     """
     _check_asked(collective, network, weights)
     if len(set(weights)) > 1:
@@ -127,17 +126,17 @@ def bound(
         why=f"latency of rank {src} to {dst}",
         proof={"kind": "distance", "from": src, "to": dst},
     )
-    note = ""
+    note, ways = "", Ways(network)
     if collective == "all_reduce":
         assert symmetry is not None  # it is looked for
-        terms = (*reducing_terms(asked, symmetry, clock or SearchClock(None)), far)
+        terms = (*reducing_terms(asked, symmetry, ways), far)
         twice = gbps(both_halves(asked, symmetry))
         note = (
             f"reduce_scatter then all_gather reaches {twice} at best; that this is"
             " optimal is not proved in general"
         )
     else:
-        terms = (*_rates(asked, symmetry, backward=backward), far)
+        terms = (*_rates(asked, symmetry, ways, backward=backward), far)
     return Bounds(
         asked=asked,
         terms=terms,
@@ -159,42 +158,66 @@ def _check_asked(collective: str, network: Network, weights: tuple[int, ...]) ->
 
 
 def _rates(
-    asked: Asked, symmetry: Symmetry | None, *, backward: bool
+    asked: Asked, symmetry: Symmetry | None, ways: Ways, *, backward: bool
 ) -> Iterator[BoundTerm]:
     """Yield the bounds that grow with the size, of all but all_reduce."""
     network, weights = asked.network, tuple(asked.units.values())
-    if asked.collective == "all_to_all":
-        yield _exchange_term(asked, exchange_flow(network, symmetry, weights=weights))
-        return
-    way = network.reversed if backward else network
-    if asked.collective in ("all_gather", "reduce_scatter"):
-        assert symmetry is not None  # it is looked for
-        cuts = list(_gather_cuts(way, symmetry, weights))
-    elif asked.collective in ("broadcast", "reduce"):
-        cuts = [broadcast_cut(way, asked.root).nodes]
-    else:
-        cuts = [scatter_cut(way, asked.root, weights).nodes]
     every = frozenset(range(network.num_nodes))
-    ways = Ways(network)
-    for nodes in cuts:
-        yield cut_term(asked, ways, every - nodes if backward else nodes)
+    roots = network.members if symmetry is None else symmetry.representatives
+    way = network.reversed if backward else network
+    if asked.collective == "all_to_all":
+        yield from _exchange_terms(asked, symmetry, ways)
+        cuts = []
+    elif asked.collective in ("all_gather", "reduce_scatter"):
+        cuts = [gather_cut(way, symmetry, weights)]
+    elif asked.collective in ("broadcast", "reduce"):
+        cuts = [broadcast_cut(way, asked.root)]
+    else:
+        cuts = [scatter_cut(way, asked.root, weights)]
+    sets = [every - cut.nodes if backward else cut.nodes for cut in cuts]
+    sets += edges_around(network, groups_of(network, roots))
+    yield from crossing_terms(asked, ways, sets)
 
 
-def _exchange_term(asked: Asked, flow: ExchangeFlow) -> BoundTerm:
-    """Return what the lengths of a flow prove: all that is sent pays its way."""
+def _exchange_terms(
+    asked: Asked, symmetry: Symmetry | None, ways: Ways
+) -> Iterator[BoundTerm]:
+    """Yield what the lengths of flows prove: all that is sent pays its way.
+
+    Pairs that are near are left out, one distance after another.
+    """
     network, members = asked.network, asked.network.members
-    ways = Ways(network)
+    symmetry = symmetry or trivial(network)
     closed = ways.closed(ways.come(members), ways.left(members))
-    rates = [k.rate * w for k, w in zip(network.links, flow.lengths, strict=True)]
-    # the rate is of a unit: the volume over what all units travel
-    need = sum(rates, Fraction(0)) / (flow.rate * sum(asked.units.values()))
-    return BoundTerm(
-        need=need,
-        windows=merged((rate, closed[e]) for e, rate in enumerate(rates) if rate),
-        why=f"concurrent flow: {gbps(flow.rate)} a pair;"
-        f" {sum(1 for w in flow.lengths if w)} links carry dual lengths",
-        proof={"kind": "lengths", "lengths": [str(x) for x in flow.lengths]},
-    )
+    far = {s: ways.away_us(s) for s in symmetry.representatives}
+    distances = {away[v] for s, away in far.items() for v in members if v != s}
+    many = len(far) * len(network.links) > _MOST_EXCHANGED
+    for least in sorted(distances)[: 1 if many else None]:
+        wanted = {
+            s: [v for v in members if v != s and away[v] >= least]
+            for s, away in far.items()
+        }
+        flow = exchange_flow(
+            network, symmetry, weights=tuple(asked.units.values()), wanted=wanted
+        )
+        pairs = zip(network.links, flow.lengths, strict=True)
+        paid = [k.rate * w for k, w in pairs]
+        # the rate is of a unit: the volume over what all units travel
+        need = sum(paid, Fraction(0)) / (flow.rate * sum(asked.units.values()))
+        nearer = f" that are {float(least):g} us away" if least > min(distances) else ""
+        yield BoundTerm(
+            need=need,
+            windows=merged(
+                (rate, max(least, closed[e])) for e, rate in enumerate(paid) if rate
+            ),
+            why=f"concurrent flow: {gbps(flow.rate)} a pair{nearer};"
+            f" {sum(1 for w in flow.lengths if w)} links carry dual lengths",
+            proof={
+                "kind": "lengths",
+                "lengths": [str(x) for x in flow.lengths],
+                "least": str(least),
+            },
+        )
 
 
 def _check_ways(network: Network, away: Distances, root: int | None) -> None:
@@ -217,16 +240,5 @@ def _check_ways(network: Network, away: Distances, root: int | None) -> None:
 
 _SYMMETRIC = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 
-
-def _gather_cuts(
-    network: Network, symmetry: Symmetry, weights: tuple[int, ...]
-) -> Iterator[frozenset[int]]:
-    """Yield the narrowest cut, every rank's ports and every box's edge."""
-    members = network.members
-    yield gather_cut(network, symmetry, weights).nodes
-    every = frozenset(range(network.num_nodes))
-    yield from (every - {v} for v in symmetry.representatives)
-    for box in sorted({network.box[v] for v in symmetry.representatives}):
-        inside = {v for v in members if network.box[v] == box}
-        if len(inside) < len(members):
-            yield every - inside - private_switches(network, inside)
+_MOST_EXCHANGED = 20_000
+"""Ranks that are not alike times links up to which distances are looked at."""

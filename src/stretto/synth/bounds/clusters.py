@@ -9,13 +9,13 @@ together is a guess; what is proved of the network that is left does not depend 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from stretto.synth.network.model import Network, NetworkLink
 
-__all__ = ["clustered", "clusterings", "prices_of_all"]
+__all__ = ["MOST_CLUSTERINGS", "clustered", "clusterings", "groups_of", "prices_of_all"]
 
 _Pair = tuple[int, int]
 
@@ -29,6 +29,23 @@ def clusterings(network: Network, most: int) -> list[tuple[int, ...]]:
     """
     found = [(-s.worth, s.cluster) for s in _joined(network) if s.worth]
     return [cluster for _, cluster in sorted(found)[:most]]
+
+
+def groups_of(network: Network, ranks: Iterable[int]) -> list[frozenset[int]]:
+    """Return ranks by themselves, boxes, and what clusterings take together."""
+    alone = {frozenset({v}) for v in ranks}
+    groups = {
+        frozenset(r for r, own in enumerate(cluster) if own == name)
+        for cluster in (network.box, *clusterings(network, MOST_CLUSTERINGS))
+        for name in cluster
+    }
+    groups = {g for g in groups if 1 < len(g) < network.num_ranks}
+    return [*sorted(alone, key=sorted), *sorted(groups, key=sorted)[:_MOST_GROUPS]]
+
+
+MOST_CLUSTERINGS = 4
+"""How many ways to take ranks together are tried."""
+_MOST_GROUPS = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ The discrete Newton method below finds it in a few rounds of maximum flow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -20,6 +20,7 @@ from stretto.synth.network.symmetry import Symmetry, find_symmetry
 __all__ = [
     "NarrowCut",
     "broadcast_cut",
+    "edges_around",
     "gather_cut",
     "private_switches",
     "scatter_cut",
@@ -149,6 +150,43 @@ def scatter_cut(
         if flow.solve(root, sink) == need:
             return cut
         nodes = frozenset(flow.source_side())
+
+
+def edges_around(
+    network: Network, groups: Collection[Collection[int]]
+) -> Iterator[frozenset[int]]:
+    """Yield sets of nodes with the members of a group inside, and the others outside.
+
+    Then the other way round. Both the links of the group and the narrowest ones between
+    it and the others are edges of such a set.
+    """
+    members, every = network.members, frozenset(range(network.num_nodes))
+    for group in groups:
+        some = [v for v in members if v in group]
+        others = [v for v in members if v not in group]
+        if some and others:
+            near = frozenset(group) | private_switches(network, group)
+            yield near
+            yield every - near
+            yield _narrowest(network, some, others)
+            yield _narrowest(network, others, some)
+
+
+def _narrowest(
+    network: Network, sources: Collection[int], targets: Collection[int]
+) -> frozenset[int]:
+    scale = math.lcm(*(k.rate.denominator for k in network.links))
+    source, sink = network.num_nodes, network.num_nodes + 1
+    flow = FlowGraph(network.num_nodes + 2)
+    for k in network.links:
+        flow.add(k.src, k.dst, int(k.rate * scale))
+    endless = sum(int(k.rate * scale) for k in network.links)
+    for v in sources:
+        flow.add(source, v, endless)
+    for v in targets:
+        flow.add(v, sink, endless)
+    flow.solve(source, sink)
+    return frozenset(flow.source_side() - {source})
 
 
 def private_switches(network: Network, inside: Collection[int]) -> set[int]:

@@ -8,7 +8,7 @@ That inequality is checked in exact fractions, so the bound does not trust the s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -46,12 +46,14 @@ def exchange_flow(
     *,
     root: int | None = None,
     weights: tuple[int, ...] = (),
+    wanted: Mapping[int, Collection[int]] | None = None,
     concise: float = 1e-6,
 ) -> ExchangeFlow:
     """Return the optimum for all_to_all among the members; with a root, of scatter.
 
     `concise` is the price of one unit of flow on a link: it breaks ties in favour of
-    short ways and is too small to cost rate.
+    short ways and is too small to cost rate. `wanted` says whom each representative
+    sends to, where that is not everybody.
     """
     if root is not None:
         symmetry = replace(trivial(network), representatives=(root,))
@@ -66,14 +68,16 @@ def exchange_flow(
     upper = [(0.0, 0.0 if k.dst == s else None) for s in sources for k in network.links]
     price = np.full(columns, concise / (top * num_links))
     price[rate] = -1.0
-    balance, wanted = conservation(network, sources, rate, units)
+    if wanted is None:
+        wanted = {s: [v for v in members if v != s] for s in sources}
+    balance, none = conservation(network, wanted, rate, units)
     load, limit = _loads(network, symmetry, columns)
     result = linprog(
         price,
         A_ub=load,
         b_ub=limit,
         A_eq=balance,
-        b_eq=wanted,
+        b_eq=none,
         bounds=[*upper, (0.0, None)],
         method="highs",
     )
@@ -82,7 +86,8 @@ def exchange_flow(
     orbits = sorted(set(symmetry.link_orbit))
     dual = dict(zip(orbits, -result.ineqlin.marginals, strict=True))
     proof, lengths = min(
-        _rounded(network, symmetry, dual, top, digits, units) for digits in (2, 4, 7)
+        _rounded(network, symmetry, dual, top, digits, units, wanted)
+        for digits in (2, 4, 7)
     )
     return ExchangeFlow(
         rate=proof,
@@ -102,25 +107,27 @@ def exchange_flow(
 
 
 def conservation(
-    network: Network, sources: tuple[int, ...], rate: int, units: Mapping[int, int]
+    network: Network,
+    wanted: Mapping[int, Collection[int]],
+    rate: int,
+    units: Mapping[int, int],
 ) -> Any:
-    """Return the rows that say: members take their share of `rate`, others nothing."""
+    """Return the rows that say: who is sent to takes a share of `rate`, others none."""
     num_links, num_nodes = len(network.links), network.num_nodes
     rows, columns, values = [], [], []
-    members = set(network.members)
-    for i, s in enumerate(sources):
+    for i, (s, others) in enumerate(wanted.items()):
         for e, link in enumerate(network.links):
             rows += [i * num_nodes + link.dst, i * num_nodes + link.src]
             columns += [i * num_links + e] * 2
             values += [1.0, -1.0]
-        for v in members - {s}:
+        for v in others:
             rows.append(i * num_nodes + v)
             columns.append(rate)
             values.append(-float(units[v]))
         rows.append(i * num_nodes + s)
         columns.append(rate)
-        values.append(float(sum(units[v] for v in members - {s})))
-    shape = (len(sources) * num_nodes, rate + 1)
+        values.append(float(sum(units[v] for v in others)))
+    shape = (len(wanted) * num_nodes, rate + 1)
     matrix = sparse().csr_matrix((values, (rows, columns)), shape=shape)
     return matrix, np.zeros(shape[0])
 
@@ -150,6 +157,7 @@ def _rounded(
     top: float,
     digits: int,
     units: Mapping[int, int],
+    wanted: Mapping[int, Collection[int]],
 ) -> tuple[Fraction, tuple[Fraction, ...]]:
     """Return what the dual proves once its lengths are made simple fractions."""
     simple = {
@@ -158,7 +166,7 @@ def _rounded(
         for o, value in dual.items()
     }
     lengths = tuple(simple[o] for o in symmetry.link_orbit)
-    return _certify(network, symmetry, lengths, units), lengths
+    return _certify(network, symmetry, lengths, units, wanted), lengths
 
 
 def _certify(
@@ -166,14 +174,15 @@ def _certify(
     symmetry: Symmetry,
     lengths: tuple[Fraction, ...],
     units: Mapping[int, int],
+    wanted: Mapping[int, Collection[int]],
 ) -> Fraction:
     """Return the bound that these lengths prove."""
     total = Fraction(0)
-    for s in symmetry.representatives:
+    for s, others in wanted.items():
         away = _distances(network, s, lengths)
-        if missing := [v for v in network.members if v not in away]:
+        if missing := [v for v in others if v not in away]:
             raise TopologyError(f"{network.name}: no way from {s} to {missing}")
-        total += sum(away[v] * units[v] for v in network.members)
+        total += sum(away[v] * units[v] for v in others)
     if not total:  # rounded away: proves nothing
         return max(k.rate for k in network.links) * len(network.links)
     volume = sum(

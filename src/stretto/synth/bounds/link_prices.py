@@ -12,7 +12,6 @@ it trusts neither the solver nor who looks for trees.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -48,17 +47,12 @@ class Prices:
         return sum((p * k.rate for p, k in paid), Fraction(0)) / self.worth
 
 
-def gossip_prices(
-    network: Network, known: Fraction, check: Callable[[], None] = lambda: None
-) -> Prices | None:
-    """Return prices that prove a rate of all_reduce below what is `known`, or None.
-
-    `check` is called all the time and may raise, to give up.
-    """
+def gossip_prices(network: Network, known: Fraction) -> Prices | None:
+    """Return prices that prove a rate of all_reduce below what is `known`, or None."""
     best: Prices | None = None
     for backward in (False, True):
         way = network.reversed if backward else network
-        found = _best_prices(way, float(known), check)
+        found = _best_prices(way, float(known))
         proved = None if found is None else _proved(way, found, backward=backward)
         if proved is not None and proved.rate(network) < known:
             best, known = proved, proved.rate(network)
@@ -133,7 +127,7 @@ def _tree(
     return sum(float(cost[v, u]) for u, v in edges), edges
 
 
-def _best_prices(network: Network, known: float, check: Callable[[], None]) -> Any:
+def _best_prices(network: Network, known: float) -> Any:
     rates = np.array([float(k.rate) for k in network.links])
     links, members = len(rates), network.members
     reach = HopGraph(network)
@@ -154,7 +148,6 @@ def _best_prices(network: Network, known: float, check: Callable[[], None]) -> A
     center = prices
     best, proved = prices, 0.0
     for turn in range(_MOST_TURNS):
-        check()
         fresh = 0
         for at in (0.5 * prices + 0.5 * center, prices) if turn else (prices,):
             at = at + 1e-7 / links / rates

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from stretto.synth.bounds.windows import Ways, Window, filled, merged
+from stretto.synth.bounds.windows import Window, filled
 from stretto.synth.network.model import Network
 
-__all__ = ["Asked", "BoundTerm", "cut_term", "gbps", "spell"]
+__all__ = ["Asked", "BoundTerm", "gbps", "spell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,45 +50,6 @@ class Asked:
     root: int
     units: Mapping[int, int]
     """The relative sizes of the members' parts."""
-
-
-def cut_term(asked: Asked, ways: Ways, nodes: frozenset[int]) -> BoundTerm:
-    """Return what must leave some nodes, and what the links out of them carry.
-
-    Whoever is one of many that all want the same, or all give to the same sum, stands
-    for them: who is farthest.
-    """
-    network, units = asked.network, asked.units
-    inside = [v for v in network.members if v in nodes]
-    outside = [v for v in network.members if v not in nodes]
-    sources, targets = inside, outside
-    if asked.collective in ("broadcast", "scatter"):
-        sources = [asked.root]
-    if asked.collective in ("reduce", "gather"):
-        targets = [asked.root]
-    if asked.collective in ("all_gather", "broadcast", "all_reduce"):
-        targets = [ways.farthest(sources, outside)]
-    if asked.collective in ("reduce_scatter", "reduce", "all_reduce"):
-        sources = [ways.farthest(targets, inside, backward=True)]
-    total = sum(units.values())
-    match asked.collective:
-        case "all_gather" | "gather":
-            need = Fraction(sum(units[v] for v in sources), total)
-        case "reduce_scatter" | "scatter":
-            need = Fraction(sum(units[v] for v in targets), total)
-        case _:
-            need = Fraction(1)
-    closed = ways.closed(ways.come(sources, nodes), ways.left(targets), nodes)
-    windows = merged((network.links[e].rate, late) for e, late in closed.items())
-    rates = sum((rate for rate, _ in windows), Fraction(0))
-    what = "one vector" if need == 1 else f"{need} of the data"
-    return BoundTerm(
-        need=need,
-        windows=windows,
-        why=f"{what} must go from {spell(inside)} to {spell(outside)} through"
-        f" {gbps(rates)}",
-        proof={"kind": "cut", "nodes": sorted(nodes), "from": sources, "to": targets},
-    )
 
 
 def gbps(rate: Fraction) -> str:

@@ -51,6 +51,11 @@ class Ways:
         """Return when ranks can first send on what some have."""
         return self._ranks(self._away(dict.fromkeys(sources, 0), within=inside))
 
+    def away_us(self, rank: int) -> dict[int, Fraction]:
+        """Return how far the others are from a rank, us."""
+        away = self._ranks(self._away({rank: 0}))
+        return {v: Fraction(t, self._unit) for v, t in away.items()}
+
     def left(self, targets: Collection[int]) -> Times:
         """Return what is left, at least, from ranks to some."""
         return self._ranks(self._away(dict.fromkeys(targets, 0), backward=True))

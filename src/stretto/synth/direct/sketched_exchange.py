@@ -41,7 +41,8 @@ def confined_paths(
     top = float(max(k.rate for k in network.links))
     price = np.full(columns, 1e-6 / (top * count))
     price[-1] = -1.0
-    balance, wanted = conservation(direct, sources, columns - 1, units)
+    everybody = {s: [v for v in network.members if v != s] for s in sources}
+    balance, wanted = conservation(direct, everybody, columns - 1, units)
     load, limit = _loads(network, symmetry, hops)
     result = linprog(
         price,

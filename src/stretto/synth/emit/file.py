@@ -39,9 +39,12 @@ def emit(schedule: TimedSchedule, name: str, *, facts: Sequence[str] = ()) -> st
     ways = ways_of(network, schedule.moves)
     named = any(number >= 0 for number in ways.values())
     facts, may_wait = list(facts), schedule.waves or sends_sums_on(schedule)
-    us, late = replay(schedule).us, loops_us(schedule, symmetry)
-    loops = schedule.loose or late == us or not may_wait
-    if schedule.listed or named or not loops:
+    loops = not (schedule.listed or named or schedule.meetings())
+    us = late = replay(schedule).us
+    if loops:
+        late = loops_us(schedule, symmetry)
+        loops = schedule.loose or late == us or not may_wait
+    if not loops:
         body, symmetry = listed(schedule, ways), trivial(network)
     else:
         body = BODIES[demand.collective](schedule, symmetry)

@@ -7,7 +7,9 @@ are added up as they come.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from stretto.synth.emit.collectives import Body
 from stretto.synth.emit.loops import fetched, indented, only_root, stored
@@ -35,17 +37,18 @@ def ways_of(network: Network, moves: Sequence[TimedMove]) -> dict[tuple[int, ...
 def listed(schedule: TimedSchedule, ways: Mapping[tuple[int, ...], int]) -> Body:
     """Return the tables and the lines of a file that lists moves."""
     demand, network = schedule.demand, schedule.demand.network
-    begun, slots = set[tuple[int, int]](), Slots(trivial(network))
+    slots = Slots(trivial(network))
     entries: list[tuple[object, ...]] = []
-    for row, move in zip(_rows(schedule, slots), schedule.moves, strict=True):
+    meets = False
+    for row, adds, links in _rows(schedule, slots):
         ((src, held),) = row.terms
-        adds = (0,) if not move.combine else (2 if row[:2] in begun else 1,)
-        begun.add(row[:2])
         entry = (row.chunk, src, row.rank, held, row.slot)
-        entries.append((*entry, *adds[: demand.combines], ways[move.links]))
+        way = ways[links] if links else -1
+        meets = meets or adds == 3
+        entries.append((*entry, *(adds,)[: demand.combines], way))
     legend = "which chunk, from, to, slots there (-1: input, -2: output)"
     if demand.combines:
-        legend += ", 1: a sum begins, 2: goes on, 0: no sum"
+        legend += ", 1: a sum begins, 2: goes on, 3: of what waits apart, 0: no sum"
     tables = [("MOVES", f"{legend}, which way (-1: any)", entries)]
     if named := [links for links, number in ways.items() if number >= 0]:
         switches: list[tuple[object, ...]] = [network.switches_on(x) for x in named]
@@ -57,30 +60,72 @@ def listed(schedule: TimedSchedule, ways: Mapping[tuple[int, ...], int]) -> Body
         lines=[
             *(only_root(demand.root) if demand.rooted else ()),
             *_own(demand, RankNames(demand)),
-            *_loop(demand, slots.count, ways=bool(named)),
+            *_loop(demand, slots.count, ways=bool(named), meets=meets),
         ],
     )
 
 
-def _rows(schedule: TimedSchedule, slots: Slots) -> Iterator[TableRow]:
-    """Yield every move as a row of one term, with where it is taken and kept."""
-    demand = schedule.demand
-    final, chunks = belongs(demand), list(demand.chunks())
-    begun: set[tuple[int, int]] = set()
+_Links: TypeAlias = tuple[int, ...]
+_Entry: TypeAlias = tuple[TableRow, int, _Links]
+"""A row of one term, what it adds, and its links; none where nothing is sent."""
 
-    def place(chunk: int, rank: int) -> int:
+
+def _rows(schedule: TimedSchedule, slots: Slots) -> Iterator[_Entry]:
+    """Yield every move, with where it is taken and kept.
+
+    Who meets another keeps what it added up apart, and adds what it gets there when
+    nothing else will come.
+    """
+    demand, meetings = schedule.demand, schedule.meetings()
+    final, chunks = belongs(demand), list(demand.chunks())
+    begun, whole = set[tuple[int, int]](), set[tuple[int, int]]()
+    meets = {(chunk, rank) for chunk, _, rank in meetings}
+    adding = [(m.chunk, m.src, m.dst) for m in schedule.moves if m.combine]
+    left = Counter((c, v) for c, u, v in adding if (c, u, v) not in meetings)
+    waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def place(chunk: int, rank: int, *, apart: bool = False) -> int:
+        if apart:
+            return slots.take((chunk, rank), rank)
         return OUTPUT if final(chunk, rank) else slots.take(chunk, rank)
 
+    def ended(chunk: int, src: int, rank: int, held: int, links: _Links) -> _Entry:
+        here, kept, adds = (chunk, rank), OUTPUT, 2
+        if here not in whole and here in begun:
+            kept, adds = place(chunk, rank, apart=True), 3
+        elif here not in whole:
+            adds = 1
+        whole.add(here)
+        return TableRow(chunk, rank, ((src, held),), kept), adds, links
+
     for m in schedule.moves:
-        untouched = (m.chunk, m.src) not in begun
+        here, there = (m.chunk, m.dst), (m.chunk, m.src)
+        sent = (m.chunk, m.src, m.dst)
+        untouched = there not in begun and there not in whole
         if not demand.combines:
             untouched = m.src == chunks[m.chunk].origin
-        held = -1 if untouched else place(m.chunk, m.src)
-        begun.add((m.chunk, m.dst))
-        yield TableRow(m.chunk, m.dst, ((m.src, held),), place(m.chunk, m.dst))
+        elif m.combine and there in meets:
+            untouched = there not in begun
+        apart = m.combine and there in meets
+        held = -1 if untouched else place(m.chunk, m.src, apart=apart)
+        if sent in meetings and left[here]:
+            slot = slots.take(sent, m.dst)
+            waiting[here].append(slot)
+            yield TableRow(m.chunk, m.dst, ((m.src, held),), slot), 0, m.links
+        elif sent in meetings:
+            yield ended(m.chunk, m.src, m.dst, held, m.links)
+        else:
+            kept = place(m.chunk, m.dst, apart=m.combine and here in meets)
+            adds = (2 if here in begun else 1) * m.combine
+            yield TableRow(m.chunk, m.dst, ((m.src, held),), kept), adds, m.links
+            begun.add(here)
+            left[here] -= m.combine
+            if not left[here]:
+                for slot in waiting.pop(here, ()):
+                    yield ended(m.chunk, m.dst, m.dst, slot, ())
 
 
-def _loop(demand: Demand, room: int, *, ways: bool) -> Iterator[str]:
+def _loop(demand: Demand, room: int, *, ways: bool, meets: bool) -> Iterator[str]:
     """Yield the loop over the moves."""
     source, target = _ends(demand)
     relay = f'scratch("relay", {max(1, room)})'
@@ -92,7 +137,8 @@ def _loop(demand: Demand, room: int, *, ways: bool) -> Iterator[str]:
     if ways:
         lines += ["if way >= 0:", "    data = data.via(*WAYS[way])"]
     if demand.combines:
-        lines += _added(demand, source, target, relay if room else "")
+        relay = relay if room else ""
+        lines += _added(demand, source, target, relay, meets=meets)
     else:
         lines += stored(f"dst.output[{target}]", slot)
     yield from indented(lines)
@@ -145,7 +191,9 @@ def _ends(demand: Demand) -> tuple[str, str]:
             return "src.input[chunk]", "chunk"
 
 
-def _added(demand: Demand, source: str, target: str, relay: str) -> Iterator[str]:
+def _added(
+    demand: Demand, source: str, target: str, relay: str, *, meets: bool
+) -> Iterator[str]:
     """Yield the lines that add what came to what is there."""
     own = source.replace("src.", "dst.")
     low, colon, high = target.partition(" : ")
@@ -158,6 +206,9 @@ def _added(demand: Demand, source: str, target: str, relay: str) -> Iterator[str
     only_members = "" if RankNames(demand).whole else " if dst in MEMBERS else data"
     yield "if adds == 1:"
     yield f"    there[at] = reduce({own}, data){only_members}"
+    if meets:
+        yield "elif adds == 3:"
+        yield f"    dst.output[{target}] = reduce(there[at], data)"
     yield "elif adds:"
     yield "    there[at] = reduce(there[at], data)"
     if demand.collective == "all_reduce":

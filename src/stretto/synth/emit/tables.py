@@ -7,7 +7,7 @@ only passes on waits in its scratch, in a slot.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from stretto.errors import CallError
@@ -120,10 +120,10 @@ class Slots:
     def __init__(self, symmetry: Symmetry) -> None:
         self._symmetry = symmetry
         self._used: Counter[int] = Counter()
-        self._slot: dict[tuple[int, int], int] = {}
+        self._slot: dict[tuple[Hashable, int], int] = {}
 
-    def take(self, chunk: int, rank: int) -> int:
-        """Return a slot of the rank for the chunk."""
+    def take(self, chunk: Hashable, rank: int) -> int:
+        """Return a slot of the rank for the chunk, or for what else is to wait."""
         if (chunk, rank) not in self._slot:
             orbit = min(g[rank] for g in self._symmetry.nodes)
             self._slot[chunk, rank] = self._used[orbit]

@@ -19,7 +19,7 @@ from stretto.synth.bounds.bound import Bounds
 from stretto.synth.clock import OutOfTimeError, SearchClock
 from stretto.synth.general.path_source import PathSource
 from stretto.synth.general.transfers import TimedTransfers
-from stretto.synth.general.tree_source import TreeSource
+from stretto.synth.general.tree_source import LATENCY_COUNTS, TreeSource
 from stretto.synth.network.symmetry import Symmetry, trivial
 from stretto.synth.planning.jobs import JobTable
 from stretto.synth.planning.timing import Search as Timing
@@ -34,7 +34,6 @@ _MOST_MOVES = 64_000
 _MANY_MOVES = 5_000
 _TO_WRITE = 6e-5  # seconds that each move takes to be written and proved
 _LITTLE = 2000  # moves that cost as much as all that does not depend on their number
-_RATES_COUNT = 50  # times the latency: then few pieces need not be tried
 _MOST_RANKS = 100
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
 _FIRST, _LATER, _KEPT = 4, 24, 2
@@ -110,7 +109,7 @@ class General:
 
     def _ladder(self) -> tuple[int, ...]:
         """Return the numbers of pieces to try: many at once where only rates count."""
-        if self._goal < _RATES_COUNT * self._limit.us(1):
+        if self._goal < LATENCY_COUNTS * self._limit.us(1):
             return _LADDER
         members = len(self._demand.network.members)
         moves = members if self._demand.rooted else members * members

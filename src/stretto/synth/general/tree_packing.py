@@ -10,7 +10,7 @@ for trees: links carry at least the cheapest ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,6 +26,8 @@ from stretto.synth.solvers import linprog, sparse
 __all__ = ["FILLED", "Packing", "Pool", "Tree"]
 
 Way: TypeAlias = tuple[int, ...]
+Top: TypeAlias = tuple[int, int]
+"""A root, and whom it meets, or -1."""
 _CLOSE = 1.0005
 _QUICK = -1.0
 FILLED = 4
@@ -44,6 +46,13 @@ class Tree:
     """(from, to, links); those near the root first."""
     sums: bool
     """Whether the ways lead to the root: sums flow, data do not spread."""
+    meets: int = -1
+    """Whom the root meets: a rank next to it in the tree; -1: nobody."""
+
+    @property
+    def top(self) -> Top:
+        """Return the root, and whom it meets."""
+        return self.root, self.meets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +107,11 @@ class Pool:
         nbytes: int,
         lanes: tuple[Lane, ...] | None = None,
         apart: bool = True,
+        meetings: Sequence[Top] = (),
     ) -> None:
         """Begin without trees; `apart`: sums and copies have times of their own."""
-        self._network, self._parts, self._nbytes = network, parts, nbytes
+        self._network, self._nbytes = network, nbytes
+        self._parts = {(r, -1): part for r, part in parts.items()} if parts else None
         self._reach = HopGraph(network) if lanes is None else Lanes(network, lanes)
         self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
         self._rates = np.array([float(k.rate) for k in network.links])
@@ -108,9 +119,10 @@ class Pool:
         self._confined = lanes is not None
         self._apart = apart
         self._whole = len(network.members) == network.num_ranks
-        self.roots = sorted(parts) if parts else list(range(network.num_ranks))
+        roots = sorted(parts) if parts else range(network.num_ranks)
+        self.roots = [*((r, -1) for r in roots), *meetings]
         self.trees: list[Tree] = []
-        self._known: set[tuple[int, bool, frozenset[Way]]] = set()
+        self._known: set[tuple[Top, bool, frozenset[Way]]] = set()
         self._rows: list[int] = []
         self._columns: list[int] = []
         self._slow: list[float] = []
@@ -163,7 +175,7 @@ class Pool:
     @property
     def is_complete(self) -> bool:
         """Return whether trees join everybody, which few partners may not allow."""
-        known = {(tree.root, tree.sums) for tree in self.trees}
+        known = {(tree.top, tree.sums) for tree in self.trees}
         joined = [all((r, kind) in known for kind in self._kinds) for r in self.roots]
         return any(joined) if self._parts is None else all(joined)
 
@@ -181,15 +193,17 @@ class Pool:
                     for deep in (1.0, 0.5):
                         self._add(self._tree(hops, root, kind, deep))
 
-    def _tree(
-        self, hops: Any, root: int, sums: bool, deep: float | None
-    ) -> Tree | None:
+    def _tree(self, hops: Any, top: Top, sums: bool, deep: float | None) -> Tree | None:
         """Return a tree, cheap or shallow; None where the root cannot reach somebody.
 
         That may be where it relays, and its ports have few partners.
         """
         cost = hops.cost.T if sums else hops.cost
-        members = self._network.members
+        members, (root, meets) = self._network.members, top
+        if meets >= 0:  # they are one step apart, and as good as one
+            step, cost = cost[root, meets], cost.copy()
+            cost[:, meets] = np.inf
+            cost[root, meets] = 1e-9 if np.isfinite(step) else np.inf
         if deep == _QUICK and not self._whole:
             edges: Edges = steiner(cost, root, members, quick=True)
         elif deep is not None and deep != _QUICK:
@@ -204,12 +218,12 @@ class Pool:
         ):
             return None
         pairs = ((v, u) if sums else (u, v) for u, v in edges)
-        return Tree(root, tuple((u, v, hops.way(u, v)) for u, v in pairs), sums)
+        return Tree(root, tuple((u, v, hops.way(u, v)) for u, v in pairs), sums, meets)
 
     def _add(self, tree: Tree | None) -> bool:
         if tree is None:
             return False
-        key = tree.root, tree.sums, frozenset(w for _, _, w in tree.ways)
+        key = tree.top, tree.sums, frozenset(w for _, _, w in tree.ways)
         if key in self._known:
             return False
         self._known.add(key)
@@ -230,7 +244,8 @@ class Pool:
         far = {tree.root: 0.0}
         for u, v, way in tree.ways:
             near, new = (v, u) if tree.sums else (u, v)
-            far[new] = far[near] + cost(list(way))
+            both = (near, new) == tree.top  # one step of both trees
+            far[new] = far[near] + cost(list(way)) / (1 + both)
         return max(far.values())
 
     def grow(self, clock: SearchClock, goal: float, turns: int) -> bool:
@@ -343,7 +358,7 @@ class Pool:
         width = count + 1 + (many if free else 0)
         values, full, most = self._fullness(width)
         owner = [
-            (kinds.index(t.sums) * many + place[t.root], i, 1.0)
+            (kinds.index(t.sums) * many + place[t.top], i, 1.0)
             for i, t in enumerate(self.trees)
         ]
         wanted = np.zeros(len(kinds) * many)

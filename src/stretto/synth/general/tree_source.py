@@ -7,16 +7,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypeAlias
 
 from stretto.synth.bounds.bound import Bounds
 from stretto.synth.clock import SearchClock
+from stretto.synth.general.meetings import meetings
 from stretto.synth.general.partners import Lane, partners
 from stretto.synth.general.rounding import RouteOwner, rounded, shared_out
 from stretto.synth.general.transfers import TimedTransfers
-from stretto.synth.general.tree_packing import FILLED, Packing, Pool, Tree
+from stretto.synth.general.tree_packing import FILLED, Packing, Pool, Top, Tree
 from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove
 
-__all__ = ["TreeSource"]
+__all__ = ["LATENCY_COUNTS", "TreeSource"]
 
 _FEW_RANKS, _TURNS = 40, 24
 """Of so many all trees are filled in at first; prices for each time it gets better."""
@@ -24,6 +26,8 @@ _ANY, _FEW_PARTNERS, _AT_ONCE = 0, (1, 2, 3), -1
 """Kinds of trees: ports have any partners over switches, or so many; and those whose
 sums and copies use links at the same time, where else each has its own."""
 _AS_GOOD = 1.01
+LATENCY_COUNTS = 50
+"""Times the latency: where all takes longer, only rates count."""
 _LATER = Fraction(0)
 """When a move starts is planned later."""
 
@@ -45,6 +49,8 @@ class TreeSource:
             case _:
                 parts = None
         self._parts = parts
+        late = limit.us(demand.nbytes) < LATENCY_COUNTS * limit.us(1)
+        self._meetings = meetings(network) if late and not parts else []
         self._goal = 1 / float(limit.algbw)
         self._pools = {_ANY: self._pool(None)}
         few = network.num_ranks <= _FEW_RANKS
@@ -72,6 +78,7 @@ class TreeSource:
             nbytes=demand.nbytes,
             lanes=lanes,
             apart=apart,
+            meetings=self._meetings,
         )
 
     @property
@@ -178,9 +185,9 @@ class TreeSource:
         packing = self._packing(split, variant)
         demand = replace(self._demand, split=split)
         chunks = list(demand.chunks())
-        by_root: dict[tuple[int, bool], list[int]] = defaultdict(list)
+        by_root: dict[tuple[Top, bool], list[int]] = defaultdict(list)
         for i, tree in enumerate(packing.trees):
-            by_root[tree.root, tree.sums].append(i)
+            by_root[tree.top, tree.sums].append(i)
         given = _given(demand, packing, by_root, chunks)
         owners = []
         for (root, _), routes in sorted(by_root.items()):
@@ -210,63 +217,79 @@ class TreeSource:
         transfers = TimedTransfers("trees by price, pieces")
         for root, mine in sorted(given.items()):
             for place, chunk in enumerate(mine):
-                wave = place / len(mine)
-                share = chunks[chunk].share
+                piece = chunk, chunks[chunk].share, place / len(mine)
                 there, back = taken.get((root, True)), taken.get((root, False))
-                done: tuple[int, ...] = ()
+                come: Come = {}
                 if there is not None:
-                    done = _gathered(transfers, there[place], chunk, share, wave)
+                    come = _gathered(transfers, there[place], piece)
+                    if root[1] >= 0:
+                        assert back is not None  # sums that meet are told
+                        come = _met(transfers, there[place], back[place], piece, come)
                 if back is not None:
-                    _spread(transfers, back[place], chunk, share, wave, done)
+                    _spread(transfers, back[place], piece, come)
         if demand.collective == "all_reduce":
-            root_of = {c: root for root, mine in given.items() for c in mine}
+            root_of = {c: root for (root, _), mine in given.items() for c in mine}
             transfers.owners = tuple(root_of[c.number] for c in chunks)
         return transfers
 
 
-def _gathered(
-    transfers: TimedTransfers, tree: Tree, chunk: int, share: Fraction, wave: float
-) -> tuple[int, ...]:
-    """Let sums flow to the root; return the last transfers, which end there."""
+Come: TypeAlias = dict[int, tuple[int, ...]]
+"""By rank, the transfers that bring it what it then sends on."""
+_Piece: TypeAlias = tuple[int, Fraction, float]
+"""A chunk, its share and its wave."""
+
+
+def _gathered(transfers: TimedTransfers, tree: Tree, piece: _Piece) -> Come:
+    """Let sums flow to the root, or to it and whom it meets."""
+    chunk, share, wave = piece
     come: dict[int, list[int]] = defaultdict(list)
     for u, v, way in reversed(tree.ways):
-        move = TimedMove(_LATER, chunk, u, v, way, combine=True)
-        come[v].append(transfers.add(move, share, tuple(come[u]), wave))
-    return tuple(come[tree.root])
+        if (v, u) != tree.top:
+            move = TimedMove(_LATER, chunk, u, v, way, combine=True)
+            come[v].append(transfers.add(move, share, tuple(come[u]), wave))
+    return {v: tuple(come[v]) for v in tree.top}
 
 
-def _spread(
-    transfers: TimedTransfers,
-    tree: Tree,
-    chunk: int,
-    share: Fraction,
-    wave: float,
-    done: tuple[int, ...],
-) -> None:
-    """Let data flow from the root, once what is `done` has come."""
-    came = {tree.root: done}
+def _met(
+    transfers: TimedTransfers, there: Tree, back: Tree, piece: _Piece, come: Come
+) -> Come:
+    """Let two ranks tell each other what they added up; then both have all."""
+    chunk, share, wave = piece
+    met = dict(come)
+    for u, v, way in (*there.ways, *back.ways):
+        if {u, v} == {*there.top}:
+            move = TimedMove(_LATER, chunk, u, v, way, combine=True)
+            met[v] = (*met[v], transfers.add(move, share, come[u], wave))
+    return met
+
+
+def _spread(transfers: TimedTransfers, tree: Tree, piece: _Piece, come: Come) -> None:
+    """Let data flow from the root, or from both who met, once they have it."""
+    chunk, share, wave = piece
+    came = {tree.root: (), **come}
     for u, v, way in tree.ways:
-        move = TimedMove(_LATER, chunk, u, v, way)
-        came[v] = (transfers.add(move, share, came[u], wave),)
+        if (u, v) != tree.top:
+            move = TimedMove(_LATER, chunk, u, v, way)
+            came[v] = (transfers.add(move, share, came[u], wave),)
 
 
 def _given(
     demand: Demand,
     packing: Packing,
-    by_root: dict[tuple[int, bool], list[int]],
+    by_root: dict[tuple[Top, bool], list[int]],
     chunks: Sequence[DataChunk],
-) -> dict[int, list[int]]:
+) -> dict[Top, list[int]]:
     """Return the chunks of every root; of all_reduce as many as its trees carry."""
-    found: dict[int, list[int]] = defaultdict(list)
+    found: dict[Top, list[int]] = defaultdict(list)
     if demand.collective != "all_reduce":
         for c in chunks:
-            found[c.origin].append(c.number)
+            found[c.origin, -1].append(c.number)
         return found
     roots = sorted({root for root, _ in by_root})
     shares = [sum(packing.weights[i] for i in by_root[r, False]) for r in roots]
     weights = tuple(s / sum(shares) for s in shares)
     whole = rounded(
-        RouteOwner(routes=tuple(roots), weights=weights, pieces=len(chunks))
+        RouteOwner(routes=tuple(range(len(roots))), weights=weights, pieces=len(chunks))
     )
     at = 0
     for r, n in zip(roots, whole, strict=True):

@@ -44,15 +44,18 @@ def replay(
 
     A move starts when its chunk is at the source, complete, and its links are free;
     links serve moves in program order. `alpha_occupies` lets latency block the link.
+    What comes to a rank at a meeting is apart from what it sends there.
     """
     demand = schedule.demand
     network = demand.network
     size = Fraction(demand.nbytes if nbytes is None else nbytes)
     clock = _Clock(schedule, size)
-    held = _Held(schedule)
+    meetings = schedule.meetings()
+    held = _Held(schedule, meetings)
     free = [0] * len(network.links)
     busy = [0] * len(network.links)
     ready: dict[tuple[int, int], tuple[int, int]] = {}
+    met: dict[tuple[int, int], tuple[int, int]] = {}
     starts = []
     last, steps = 0, 0
     ways: set[tuple[int, int, tuple[int, ...]]] = set()
@@ -60,7 +63,10 @@ def replay(
         if (way := (move.src, move.dst, move.links)) not in ways:
             _check_way(schedule, move)
             ways.add(way)
-        known, depth = ready.get((move.src, move.chunk), (0, 0))
+        source, target = (move.src, move.chunk), (move.dst, move.chunk)
+        known, depth = ready.get(source, (0, 0))
+        if not move.combine and source in met:
+            known, depth = map(max, met[source], (known, depth))
         start = max(known, *(free[i] for i in move.links))
         starts.append(Fraction(start, clock.per_us))
         taken, alpha = clock.times(move)
@@ -69,10 +75,10 @@ def replay(
             busy[i] += ticks
         arrival = start + max(taken) + alpha
         held.move(move)
-        target = (move.dst, move.chunk)
-        before, deep = ready.get(target, (0, 0))
-        ready[target] = (max(before, arrival), max(deep, depth + 1))
-        last, steps = max(last, arrival), max(steps, ready[target][1])
+        into = met if (move.chunk, move.src, move.dst) in meetings else ready
+        before, deep = into.get(target, (0, 0))
+        into[target] = (max(before, arrival), max(deep, depth + 1))
+        last, steps = max(last, arrival), max(steps, into[target][1])
     end = Fraction(last, clock.per_us)
     held.check()
     if bound is not None and end < bound.us(int(size)):
@@ -128,9 +134,13 @@ def _check_way(schedule: TimedSchedule, move: TimedMove) -> None:
 class _Held:
     """Which contributions every rank holds of every chunk, as bit sets."""
 
-    def __init__(self, schedule: TimedSchedule) -> None:
-        self._schedule = schedule
+    def __init__(
+        self, schedule: TimedSchedule, meetings: frozenset[tuple[int, int, int]]
+    ) -> None:
+        self._schedule, self._meetings = schedule, meetings
         demand = schedule.demand
+        self._met: dict[tuple[int, int], int] = {}
+        """What came to a rank at meetings."""
         self._chunks = list(demand.chunks())
         self._everyone = sum(1 << r for r in demand.network.members)
         self._bits: dict[tuple[int, int], int] = {}
@@ -148,10 +158,15 @@ class _Held:
         if not sent:
             raise self._wrong(move, "the source does not have it yet")
         if move.combine:
-            if sent & have:
-                raise self._wrong(move, f"ranks {_ranks(sent & have)} count twice")
-            self._bits[move.dst, move.chunk] = sent | have
+            met = self._met.get((move.dst, move.chunk), 0)
+            if sent & (have | met):
+                twice = _ranks(sent & (have | met))
+                raise self._wrong(move, f"ranks {twice} count twice")
+            apart = (move.chunk, move.src, move.dst) in self._meetings
+            into, known = (self._met, met) if apart else (self._bits, have)
+            into[move.dst, move.chunk] = sent | known
             return
+        sent |= self._met.get((move.src, move.chunk), 0)
         if not self._schedule.demand.combines and have:
             raise self._wrong(move, "it is there already")
         if self._schedule.demand.combines and sent != self._everyone:
@@ -168,6 +183,7 @@ class _Held:
                 wanted = (chunk.origin,)
             for r in wanted:
                 got = self._bits.get((r, chunk.number), 0)
+                got |= self._met.get((r, chunk.number), 0)
                 if got != full:
                     raise PromiseError(
                         f"{self._schedule.generator}: rank {r}, chunk {chunk.number}:"

@@ -153,3 +153,11 @@ class TimedSchedule:
     """Whether it is written move by move, since only that order keeps its time."""
     loose: bool = False
     """Whether loops may write it in another order: somebody simulates what they say."""
+
+    def meetings(self) -> frozenset[tuple[int, int, int]]:
+        """Return what two ranks send each other of one sum: chunk, from and to.
+
+        Each sends what it had added up without the other, and both then have all.
+        """
+        sums = {(m.chunk, m.src, m.dst) for m in self.moves if m.combine}
+        return frozenset(x for x in sums if (x[0], x[2], x[1]) in sums)

@@ -124,7 +124,8 @@ def _judged(front: list[Found], judge: Judge, clock: SearchClock) -> Iterator[Fo
             return
         here = math.inf
         made = found.schedule
-        for listed in (False, True) if made.demand.combines else (made.listed,):
+        looped = made.demand.combines and not made.meetings()
+        for listed in (False, True) if looped else (made.listed,):
             schedule = replace(made, listed=listed, loose=not listed)
             us = judge(build(emit(schedule, "judged"), schedule))
             here = min(here, us)

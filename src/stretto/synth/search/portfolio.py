@@ -36,7 +36,6 @@ __all__ = ["Candidate", "SearchResult", "synthesize"]
 
 _FOR_THE_SEARCH = 0.95  # of a budget: the rest is to write down what was found
 _IF_JUDGED = 0.7  # the rest is to simulate what was found
-_FOR_THE_BOUND = 0.2  # of a budget: the search has the rest
 _FEW = 32  # members: of so many the first special way is quick
 _NEAR_BOUND = Fraction(101, 100)
 
@@ -115,9 +114,6 @@ def synthesize(
     packings of so many trees from every root are tried. The first way is always tried,
     further ones as long as `budget.whole` lasts.
     """
-    whole = None if budget is None else budget.whole
-    everything = SearchClock(whole)
-    clock = everything.part(_FOR_THE_SEARCH if judge is None else _IF_JUDGED)
     demand = Demand(
         collective=collective,
         network=network,
@@ -134,6 +130,10 @@ def synthesize(
             f"synth {collective}: trees={trees}; want 0, what only one rank wants"
             " is not copied along a tree"
         )
+    # what is proved does not depend on how long is searched
+    limit = bound(collective, network, root=demand.root, weights=weights)
+    everything = SearchClock(None if budget is None else budget.whole)
+    clock = everything.part(_FOR_THE_SEARCH if judge is None else _IF_JUDGED)
     given = splits or (sketch.split if sketch is not None else ())
     search = Search(
         demand=demand,
@@ -145,13 +145,6 @@ def synthesize(
         trees=trees,
         progress=progress,
         clock=clock,
-    )
-    limit = bound(
-        collective,
-        network,
-        root=demand.root,
-        weights=weights,
-        clock=clock.part(_FOR_THE_BOUND),
     )
     return _best(search, limit, judge, everything)
 
