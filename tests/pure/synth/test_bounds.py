@@ -196,7 +196,7 @@ def test_a_bound_knows_the_latency_behind_a_narrow_cut():
 
     assert Fraction(427, 10) == found.us(10**6)
     assert "through 12.5 GB/s" in found.binding(10**6).why
-    assert Fraction(41, 10) == found.us(1)
+    assert Fraction(41, 10) == found.us(0)
     assert 5 == found.steps
 
 

@@ -13,7 +13,15 @@ from stretto import topology
 from stretto.compiler.verify import verify
 from stretto.errors import TopologyError
 from stretto.program.lang import Algorithm
-from stretto.synth import COLLECTIVES, Budget, Demand, bound, from_machine, synthesize
+from stretto.synth import (
+    COLLECTIVES,
+    Budget,
+    Demand,
+    bound,
+    from_machine,
+    synthesize,
+    written,
+)
 from stretto.synth.bounds.cuts import gather_cut
 from stretto.synth.direct.greedy import greedy
 from stretto.synth.direct.trees import book_trees, pack_trees
@@ -287,16 +295,17 @@ def test_progress_is_told():
     assert seen
 
 
-def test_all_reduce_is_also_found_in_one_model():
-    """Sums and their spreading share the links: less than one after the other."""
-    network = net("torus3x3")
-    found = synthesize(
-        "all_reduce", network, 10**5, splits=(1,), budget=Budget(seconds=4)
-    )
-    (joint,) = (t for t in found.trials if t.generator == "joint all_reduce")
+def test_two_ranks_that_meet_save_a_step_between_boxes():
+    """Sums of two boxes cross at once, and not there and back again."""
+    network = net("dgx_h100x2")
+    found = synthesize("all_reduce", network, 65536, budget=Budget.within(2))
+    between = max(k.alpha for k in network.links)
+    program = verify(found.program("it"))
+    again = written(program, network.machine, nbytes=65536).time_us
 
-    assert joint.us <= min(t.us for t in found.trials)
-    assert verify(found.program("it"))
+    assert found.schedule.meetings()
+    assert found.us < 4 * between  # two hops over the NIC, there and back
+    assert again == pytest.approx(float(found.us), rel=1e-9)
 
 
 def test_a_link_that_is_its_own_image_carries_all_images():

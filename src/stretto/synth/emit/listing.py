@@ -48,7 +48,8 @@ def listed(schedule: TimedSchedule, ways: Mapping[tuple[int, ...], int]) -> Body
         entries.append((*entry, *(adds,)[: demand.combines], way))
     legend = "which chunk, from, to, slots there (-1: input, -2: output)"
     if demand.combines:
-        legend += ", 1: a sum begins, 2: goes on, 3: of what waits apart, 0: no sum"
+        apart = ", 3: of what waits apart" * meets
+        legend += f", 1: a sum begins, 2: goes on{apart}, 0: no sum"
     tables = [("MOVES", f"{legend}, which way (-1: any)", entries)]
     if named := [links for links, number in ways.items() if number >= 0]:
         switches: list[tuple[object, ...]] = [network.switches_on(x) for x in named]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,8 +27,8 @@ from stretto.synth.solvers import linprog, sparse
 __all__ = ["FILLED", "Packing", "Pool", "Tree"]
 
 Way: TypeAlias = tuple[int, ...]
-Top: TypeAlias = tuple[int, int]
-"""A root, and whom it meets, or -1."""
+Top: TypeAlias = tuple[int, ...]
+"""A root, and whom it meets."""
 _CLOSE = 1.0005
 _QUICK = -1.0
 FILLED = 4
@@ -41,18 +42,12 @@ _GAINS, _PATIENCE = 0.998, 6
 class Tree:
     """Ways from rank to rank: from a root, or turned round, to it."""
 
-    root: int
     ways: tuple[tuple[int, int, Way], ...]
-    """(from, to, links); those near the root first."""
+    """(from, to, links); those near the root first. Whoever meets tells all others."""
     sums: bool
     """Whether the ways lead to the root: sums flow, data do not spread."""
-    meets: int = -1
-    """Whom the root meets: a rank next to it in the tree; -1: nobody."""
-
-    @property
-    def top(self) -> Top:
-        """Return the root, and whom it meets."""
-        return self.root, self.meets
+    top: Top
+    """The root, and whom it meets: ranks next to it in the tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +106,7 @@ class Pool:
     ) -> None:
         """Begin without trees; `apart`: sums and copies have times of their own."""
         self._network, self._nbytes = network, nbytes
-        self._parts = {(r, -1): part for r, part in parts.items()} if parts else None
+        self._parts = {(r,): part for r, part in parts.items()} if parts else None
         self._reach = HopGraph(network) if lanes is None else Lanes(network, lanes)
         self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
         self._rates = np.array([float(k.rate) for k in network.links])
@@ -120,7 +115,7 @@ class Pool:
         self._apart = apart
         self._whole = len(network.members) == network.num_ranks
         roots = sorted(parts) if parts else range(network.num_ranks)
-        self.roots = [*((r, -1) for r in roots), *meetings]
+        self.roots = [*((r,) for r in roots), *meetings]
         self.trees: list[Tree] = []
         self._known: set[tuple[Top, bool, frozenset[Way]]] = set()
         self._rows: list[int] = []
@@ -199,11 +194,14 @@ class Pool:
         That may be where it relays, and its ports have few partners.
         """
         cost = hops.cost.T if sums else hops.cost
-        members, (root, meets) = self._network.members, top
-        if meets >= 0:  # they are one step apart, and as good as one
-            step, cost = cost[root, meets], cost.copy()
+        members, (root, *meets) = self._network.members, top
+        if meets:  # they are one step apart, and as good as one
+            apart = np.isinf(cost[np.ix_(top, top)]) & ~np.eye(len(top), dtype=bool)
+            if apart.any():
+                return None
+            cost = cost.copy()
             cost[:, meets] = np.inf
-            cost[root, meets] = 1e-9 if np.isfinite(step) else np.inf
+            cost[root, meets] = 1e-9
         if deep == _QUICK and not self._whole:
             edges: Edges = steiner(cost, root, members, quick=True)
         elif deep is not None and deep != _QUICK:
@@ -217,8 +215,9 @@ class Pool:
             not np.isfinite(cost[u, v]) for u, v in edges
         ):
             return None
-        pairs = ((v, u) if sums else (u, v) for u, v in edges)
-        return Tree(root, tuple((u, v, hops.way(u, v)) for u, v in pairs), sums, meets)
+        pairs = [(v, u) if sums else (u, v) for u, v in edges]
+        pairs += [] if sums else permutations(meets, 2)
+        return Tree(tuple((u, v, hops.way(u, v)) for u, v in pairs), sums, top)
 
     def _add(self, tree: Tree | None) -> bool:
         if tree is None:
@@ -241,11 +240,12 @@ class Pool:
     @staticmethod
     def _longest(tree: Tree, cost: Callable[[list[int]], float]) -> float:
         """Return the cost of the costliest way between the root and a rank."""
-        far = {tree.root: 0.0}
+        far = {tree.top[0]: 0.0}
         for u, v, way in tree.ways:
             near, new = (v, u) if tree.sums else (u, v)
-            both = (near, new) == tree.top  # one step of both trees
-            far[new] = far[near] + cost(list(way)) / (1 + both)
+            met = {near, new} <= {*tree.top}  # one step of both trees
+            if new not in far:
+                far[new] = far[near] + cost(list(way)) / (1 + met)
         return max(far.values())
 
     def grow(self, clock: SearchClock, goal: float, turns: int) -> bool:

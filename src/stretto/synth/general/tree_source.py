@@ -222,13 +222,13 @@ class TreeSource:
                 come: Come = {}
                 if there is not None:
                     come = _gathered(transfers, there[place], piece)
-                    if root[1] >= 0:
+                    if len(root) > 1:
                         assert back is not None  # sums that meet are told
                         come = _met(transfers, there[place], back[place], piece, come)
                 if back is not None:
                     _spread(transfers, back[place], piece, come)
         if demand.collective == "all_reduce":
-            root_of = {c: root for (root, _), mine in given.items() for c in mine}
+            root_of = {c: top[0] for top, mine in given.items() for c in mine}
             transfers.owners = tuple(root_of[c.number] for c in chunks)
         return transfers
 
@@ -240,11 +240,11 @@ _Piece: TypeAlias = tuple[int, Fraction, float]
 
 
 def _gathered(transfers: TimedTransfers, tree: Tree, piece: _Piece) -> Come:
-    """Let sums flow to the root, or to it and whom it meets."""
+    """Let sums flow to the root, and to whom it meets."""
     chunk, share, wave = piece
     come: dict[int, list[int]] = defaultdict(list)
     for u, v, way in reversed(tree.ways):
-        if (v, u) != tree.top:
+        if not {u, v} <= {*tree.top}:
             move = TimedMove(_LATER, chunk, u, v, way, combine=True)
             come[v].append(transfers.add(move, share, tuple(come[u]), wave))
     return {v: tuple(come[v]) for v in tree.top}
@@ -253,22 +253,22 @@ def _gathered(transfers: TimedTransfers, tree: Tree, piece: _Piece) -> Come:
 def _met(
     transfers: TimedTransfers, there: Tree, back: Tree, piece: _Piece, come: Come
 ) -> Come:
-    """Let two ranks tell each other what they added up; then both have all."""
+    """Let some ranks tell each other what they added up; then they have all."""
     chunk, share, wave = piece
     met = dict(come)
     for u, v, way in (*there.ways, *back.ways):
-        if {u, v} == {*there.top}:
+        if {u, v} <= {*there.top}:
             move = TimedMove(_LATER, chunk, u, v, way, combine=True)
             met[v] = (*met[v], transfers.add(move, share, come[u], wave))
     return met
 
 
 def _spread(transfers: TimedTransfers, tree: Tree, piece: _Piece, come: Come) -> None:
-    """Let data flow from the root, or from both who met, once they have it."""
+    """Let data flow from the root, or from all who met, once they have it."""
     chunk, share, wave = piece
-    came = {tree.root: (), **come}
+    came = {tree.top[0]: (), **come}
     for u, v, way in tree.ways:
-        if (u, v) != tree.top:
+        if not {u, v} <= {*tree.top}:
             move = TimedMove(_LATER, chunk, u, v, way)
             came[v] = (transfers.add(move, share, came[u], wave),)
 
@@ -283,7 +283,7 @@ def _given(
     found: dict[Top, list[int]] = defaultdict(list)
     if demand.collective != "all_reduce":
         for c in chunks:
-            found[c.origin, -1].append(c.number)
+            found[c.origin,].append(c.number)
         return found
     roots = sorted({root for root, _ in by_root})
     shares = [sum(packing.weights[i] for i in by_root[r, False]) for r in roots]

@@ -285,7 +285,7 @@ def _candidates(search: Search, limit: Bounds) -> Iterator[tuple[TimedSchedule, 
             for schedule, done in spread_backwards(search, other):
                 yield backwards(schedule, as_asked(schedule, search.demand)), done
         case "all_reduce":
-            yield from both(search, limit)
+            yield from both(search)
         case "all_to_all" | "scatter":
             yield from _exchanged(search, search.demand)
         case _:
