@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from tests.nightly import nightly
 
 from stretto import topology
 from stretto.compiler.verify import verify
 from stretto.errors import TopologyError
 from stretto.program.ir import parse_program
-from stretto.synth import COLLECTIVES, written
+from stretto.synth import (
+    COLLECTIVES,
+    Budget,
+    from_machine,
+    replay,
+    synthesize,
+    written,
+)
 from stretto.synth.emit.file import build, emit
 from stretto.synth.network.model import Network, NetworkLink
 from stretto.synth.network.symmetry import symmetry_of, trivial
 from stretto.synth.schedules.repeating import in_waves
-from stretto.synth.schedules.schedule import Demand, TimedMove
+from stretto.synth.schedules.schedule import Demand, TimedMove, TimedSchedule
 from stretto.synth.schedules.unfold import unfold
 
 
@@ -131,3 +141,83 @@ def test_a_way_that_the_machine_lacks_is_refused():
     assert str(program.value) == text
     with pytest.raises(TopologyError, match="no link from 0 to nowhere"):
         written(program, topology.load("dgx1"), nbytes=1000, ranks=(0, 1))
+
+
+def meeting(chance, ways, chunk, ranks):
+    """Return moves, and what each waits for, of a sum that some ranks complete at once.
+
+    The others have each a parent: sums go up, the whole goes down.
+    """
+    order = chance.sample(ranks, len(ranks))
+    many = chance.choice((2, 2, 3))
+    met, others = order[:many], order[many:]
+    parent = {v: chance.choice(order[: many + i]) for i, v in enumerate(others)}
+    below = {v: [u for u in others if parent[u] == v] for v in order}
+    moves = {}
+
+    def add(src, dst, after, *, combine):
+        move = TimedMove(Fraction(0), chunk, src, dst, ways[src, dst], combine)
+        moves[chunk, src, dst, combine] = move, after
+
+    up = {v: (chunk, v, parent[v], True) for v in others}
+    for v in others:
+        add(v, parent[v], [up[u] for u in below[v]], combine=True)
+    for a, b in itertools.permutations(met, 2):
+        add(a, b, [up[u] for u in below[a]], combine=True)
+    for v in others:
+        p = parent[v]
+        after = [(chunk, parent.get(p), p, False)]
+        if p in met:
+            after = [(chunk, u, p, True) for u in met if u != p]
+            after += [up[u] for u in below[p]]
+        add(p, v, after, combine=False)
+    return moves
+
+
+@pytest.mark.parametrize("seed", nightly(range(60), 12))
+def test_sums_that_meet_are_written_as_they_are_replayed(seed):
+    """In whatever order: what comes before a rank has its own side waits apart."""
+    chance = random.Random(seed)
+    machine = topology.load("h200x8")
+    network = from_machine(machine)
+    if seed % 3 == 0:
+        network = network.group([1, 3, 4, 6], relays=False)
+    ranks, leaving = list(range(network.num_ranks)), network.leaving()
+    ways = {(h.src, h.dst): h.links for r in ranks for h in network.hops(r, leaving)}
+    left = {}
+    for chunk in ranks:
+        left |= meeting(chance, ways, chunk, ranks)
+    done, moves = set(), []
+    while left:
+        ready = [k for k, (_, after) in left.items() if done.issuperset(after)]
+        key = chance.choice(ready)
+        done.add(key)
+        moves.append(left.pop(key)[0]._replace(start=Fraction(len(moves))))
+    demand = Demand(collective="all_reduce", network=network, nbytes=65536)
+    schedule = TimedSchedule(
+        demand=demand,
+        moves=tuple(moves),
+        symmetry=trivial(network),
+        folded=tuple(moves),
+        listed=True,
+    )
+    program = verify(build(emit(schedule, "it"), schedule))
+    at = network.places or ()
+    us = written(program, machine, nbytes=65536, ranks=at).time_us
+
+    assert schedule.meetings()
+    assert us == pytest.approx(float(replay(schedule).us), rel=1e-9)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+@pytest.mark.parametrize("name", ["h200x4", "torus3x3"])
+def test_what_is_promised_is_what_links_take_as_written(name, collective):
+    """Also of sums of inputs in one line, where links serve in another order."""
+    machine = topology.load(name)
+    found = synthesize(
+        collective, from_machine(machine), 65536, splits=(1,), budget=Budget(seconds=0)
+    )
+    us = written(verify(found.program("it")), machine, nbytes=65536).time_us
+
+    assert us == pytest.approx(float(found.us), rel=1e-9)
+    assert f"{us:.6g} us" in found.text("it")

@@ -200,7 +200,7 @@ def test_every_tree_joins_its_root_to_all_members(case, collective):
         source.prepare(1, variant)
     for pool in source._pools.values():
         for tree in pool.trees:
-            joined = {tree.root}
+            joined = {tree.top[0]}
             for u, v, way in tree.ways:
                 near, new = (v, u) if tree.sums else (u, v)
                 links = [network.links[e] for e in way]

@@ -7,6 +7,7 @@ makes all images. What is returned as a program was built by running that very t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any
 
 from stretto.program.ir import Program
@@ -18,10 +19,11 @@ from stretto.synth.network.symmetry import Symmetry, trivial
 from stretto.synth.schedules.replay import replay
 from stretto.synth.schedules.schedule import TimedSchedule
 
-__all__ = ["build", "emit", "identifier"]
+__all__ = ["build", "emit", "identifier", "promised"]
 
 
 _AND = (" and its images", "")
+_AS_GOOD = Fraction(101, 100)
 
 
 def identifier(text: str) -> str:
@@ -36,20 +38,11 @@ def emit(schedule: TimedSchedule, name: str, *, facts: Sequence[str] = ()) -> st
     network = demand.network
     assert symmetry is not None  # generators always say how they folded
     n, k = network.num_ranks, demand.split
-    ways = ways_of(network, schedule.moves)
-    named = any(number >= 0 for number in ways.values())
-    facts, may_wait = list(facts), schedule.waves or sends_sums_on(schedule)
-    loops = not (schedule.listed or named or schedule.meetings())
-    us = late = replay(schedule).us
-    if loops:
-        late = loops_us(schedule, symmetry)
-        loops = schedule.loose or late == us or not may_wait
-    if not loops:
-        body, symmetry = listed(schedule, ways), trivial(network)
-    else:
+    if promised(schedule)[0]:
         body = BODIES[demand.collective](schedule, symmetry)
-        if late > us:
-            facts.append(f"If links serve line by line: {float(late):.6g} us.")
+    else:
+        ways = ways_of(network, schedule.moves)
+        body, symmetry = listed(schedule, ways), trivial(network)
     whole = len(network.members) == n
     members = [] if whole else [f"MEMBERS = {network.members}"]
     options = f"split=K, requires=only_here{', members=MEMBERS' * bool(members)}"
@@ -81,6 +74,28 @@ def emit(schedule: TimedSchedule, name: str, *, facts: Sequence[str] = ()) -> st
         *(f"    {line}" if line else "" for line in body.lines),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def promised(schedule: TimedSchedule) -> tuple[bool, Fraction]:
+    """Return whether loops write a schedule, and what it takes as it is written.
+
+    A table of all moves keeps the plan, loops may take longer. They write sums of
+    inputs alone, which GPUs fetch at once: anyhow where operations cost something,
+    else where it is little that links lose.
+    """
+    us, symmetry = replay(schedule).us, schedule.symmetry
+    assert symmetry is not None  # generators always say how they folded
+    ways = ways_of(schedule.demand.network, schedule.moves).values()
+    if schedule.listed or max(ways) >= 0 or schedule.meetings():
+        return False, us
+    late = loops_us(schedule, symmetry)
+    if not (schedule.loose or schedule.waves or sends_sums_on(schedule)):
+        most = us * _AS_GOOD if schedule.demand.network.is_all else late
+    else:
+        most = late if schedule.loose else us
+    if late <= most:
+        return True, late
+    return False, us
 
 
 def build(text: str, schedule: TimedSchedule) -> Program:

@@ -31,11 +31,7 @@ def loops_us(schedule: TimedSchedule, symmetry: Symmetry) -> Fraction:
 
 
 def sends_sums_on(schedule: TimedSchedule) -> bool:
-    """Return whether a rank sends a sum that is not yet whole; else GPUs fetch at once.
-
-    A sum of inputs alone stays in one line, though links that serve in the order of
-    lines take longer.
-    """
+    """Return whether a rank sends a sum that is not yet whole."""
     adds = {(m.chunk, m.dst) for m in schedule.folded if m.combine}
     return any((m.chunk, m.src) in adds for m in schedule.folded if m.combine)
 

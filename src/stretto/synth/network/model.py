@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from stretto.errors import TopologyError
 from stretto.synth.network.distances import useful
-from stretto.topology import Machine
+from stretto.topology import Costs, Machine
 
 __all__ = ["Network", "NetworkLink", "SwitchPath", "from_machine", "microseconds"]
 
@@ -74,6 +74,12 @@ class Network:
     def place(self, rank: int) -> int:
         """Return where on the machine a rank is."""
         return self.places[rank] if self.places else rank
+
+    @property
+    def is_all(self) -> bool:
+        """Return whether links say all of what a program takes: operations are free."""
+        machine = self.machine
+        return machine is None or machine.costs == Costs(background_puts=True)
 
     def is_natural(self, src: int, dst: int, links: tuple[int, ...]) -> bool:
         """Return whether that is the way which the machine takes unasked."""

@@ -19,12 +19,11 @@ from stretto.synth.budget import Budget
 from stretto.synth.clock import SearchClock
 from stretto.synth.direct.exchange import decompose, exchange
 from stretto.synth.direct.sketched_exchange import confined_paths
-from stretto.synth.emit.file import build, emit
+from stretto.synth.emit.file import build, emit, promised
 from stretto.synth.general.search import General
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, find_symmetry, trivial
 from stretto.synth.schedules.compose import backwards
-from stretto.synth.schedules.replay import replay
 from stretto.synth.schedules.schedule import Demand, TimedSchedule
 from stretto.synth.search.keeping import Judge, Kept
 from stretto.synth.search.reducing import as_asked, both, spread_backwards
@@ -184,7 +183,7 @@ def _best(
     schedule = found.schedule if found.runs_us else kept.readable(found)
     return SearchResult(
         schedule=schedule,
-        us=replay(schedule).us if schedule.waves else found.us,
+        us=found.us if schedule.listed else promised(schedule)[1],
         runs_us=found.runs_us,
         bound=limit,
         trials=tuple(kept.trials),
