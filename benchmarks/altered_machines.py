@@ -56,8 +56,8 @@ def altered() -> Iterator[Case]:
         size = chance.choice((5, 6))
         some = tuple(sorted(chance.sample(range(whole.num_ranks), size)))
         yield _case(base, whole, some, relays=True)
-    yield _case("8 H100 + 8 A100", mixed(8, 8, outer=25))
-    yield _case("4 H100 + 8 A100", mixed(4, 8, outer=25))
+    for first in (8, 4):
+        yield _case(f"{first} H100 + 8 A100", mixed(first, 8, outer=25))
     yield _case("8 H100 + 8 A100, wide", mixed(8, 8, outer=50))
     for name in ("torus3x5", "torus5x5", "torus2x3x3"):
         whole = topology.load(name)
@@ -72,16 +72,13 @@ def altered() -> Iterator[Case]:
         topology.load("dragonfly4x4x1"), chance, "down", inside=False
     )
     yield _case(f"dragonfly4x4x1 down {names}", machine)
-    for over in (1, 2, 4):
-        yield _case(f"fat tree, 1:{over}", fat_tree(4, 4, over))
+    yield from (_case(f"fat tree, 1:{x}", fat_tree(4, 4, x)) for x in (1, 2, 4))
     yield _case("fat tree, 1:2, two spines", fat_tree(3, 4, 2, spines=2))
     yield _case("star of 8, one slow", star(8, slow=1))
     yield _case("star of 12, three slow", star(12, slow=3))
     yield _case("two stars", two_stars(5, 4))
-    yield _case("pcie8", pcie8())
-    yield _case("het24", het24())
-    yield _case("nvl40", planes(40, 6))
-    yield _case("mi250x2", topology.load("mi250x2"))
+    others = pcie8(), het24(), planes(40, 6), topology.load("mi250x2")
+    yield from (_case(machine.name, machine) for machine in others)
 
 
 def _case(

@@ -51,9 +51,8 @@ def exchange_flow(
 ) -> ExchangeFlow:
     """Return the optimum for all_to_all among the members; with a root, of scatter.
 
-    `concise` is the price of one unit of flow on a link: it breaks ties in favour of
-    short ways and is too small to cost rate. `wanted` says whom each representative
-    sends to, where that is not everybody.
+    `wanted` says whom each representative sends to, where that is not everybody.
+    `concise` prices flow on links, for short ways; it is too small to cost rate.
     """
     if root is not None:
         symmetry = replace(trivial(network), representatives=(root,))
@@ -68,8 +67,7 @@ def exchange_flow(
     upper = [(0.0, 0.0 if k.dst == s else None) for s in sources for k in network.links]
     price = np.full(columns, concise / (top * num_links))
     price[rate] = -1.0
-    if wanted is None:
-        wanted = {s: [v for v in members if v != s] for s in sources}
+    wanted = wanted or {s: [v for v in members if v != s] for s in sources}
     balance, none = conservation(network, wanted, rate, units)
     load, limit = _loads(network, symmetry, columns)
     result = linprog(
@@ -95,12 +93,10 @@ def exchange_flow(
         lengths=lengths,
         units=units,
         flows={
-            s: {
-                e: float(result.x[i * num_links + e])
-                for e in range(num_links)
-                if result.x[i * num_links + e] > 1e-9 * top
-            }
-            for i, s in enumerate(sources)
+            s: {e: float(x) for e, x in enumerate(row) if x > 1e-9 * top}
+            for s, row in zip(
+                sources, result.x[:rate].reshape(-1, num_links), strict=True
+            )
         },
         symmetry=symmetry,
     )
