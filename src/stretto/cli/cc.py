@@ -7,12 +7,26 @@ import argparse
 from stretto import network
 from stretto.cli.output import add_json, print_json, table
 from stretto.errors import CallError
+from stretto.topology.traffic import Congestion
+
+
+def control_of(name: str) -> Congestion:
+    """Return a congestion control by name, or by the file of one that was searched."""
+    if not name.endswith(".toml"):
+        return network.find(name)
+    from stretto.search import load
+
+    return load(name).congestion()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     parser.add_argument("action", choices=("list", "show"), help="`list`, or `show`")
-    parser.add_argument("name", nargs="?", help="of `stretto cc list`, for `show`")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        help="of `stretto cc list`, or FILE.toml of `stretto search cc`",
+    )
     add_json(parser)
 
 
@@ -28,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         print(table(rows))
         print("\nmltcp+NAME puts MLTCP around another")
         return 0
-    found = network.find(args.name)
+    found = control_of(args.name)
     heard = [
         said
         for said, there in (

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto._version import __version__
 from stretto.cli.output import Progress, add_json, print_json, print_rows
 from stretto.errors import CallError, ParseError, StrettoError
 from stretto.registry import modules
@@ -89,6 +88,7 @@ def _said(annotation: Any) -> str:
 
 def _search(name: str, problem: Any, given: argparse.Namespace, told: Any) -> int:
     from stretto.search.evolve import SearchRun, Settings, search
+    from stretto.search.found import spell
 
     settings = Settings(evals=given.evals, seed=given.seed, islands=given.islands)
     kept = SearchRun(given.db)
@@ -101,11 +101,15 @@ def _search(name: str, problem: Any, given: argparse.Namespace, told: Any) -> in
         def tell(one: Any) -> None:
             progress.step(one.trial.text.replace("\n", "; ")[:60])
 
+        told["model"] = bool(given.llm)
         kept.say(arguments=json.dumps(told, sort_keys=True, default=str))
         found = search(asked, settings, run=kept, told=tell)
     if given.out:
-        Path(given.out).write_text(_as_toml(name, found, given))
-    _print(name, found, given, refusals)
+        extra = problem.extra(problem.parse(found.text))
+        text = spell(name, found, seed=given.seed, extra=extra)
+        Path(given.out).write_text(text, encoding="utf-8")
+    alone = search(problem, settings).verdict.cost if given.llm else None
+    _print(name, found, given, refusals, alone)
     kept.close()
     return 0
 
@@ -134,32 +138,26 @@ def _budget(text: str) -> Any:
     raise CallError(f"--budget {text!r}: want such as 5usd, 100calls or 50000tokens")
 
 
-def _as_toml(name: str, found: Any, given: argparse.Namespace) -> str:
-    """Return what was found, where it comes from, and how it does elsewhere."""
-    lines = [f"problem = {json.dumps(name)}", f"found = {json.dumps(found.text)}", ""]
-    lines += ["[from]", f"stretto = {json.dumps(__version__)}", f"seed = {given.seed}"]
-    lines += [f"evals = {found.evals}", f"to_best = {found.to_best}"]
-    lines += [f"cost = {found.verdict.cost!r}"]
-    if found.held_out:
-        row = ", ".join(f"{key} = {value!r}" for key, value in found.held_out.items())
-        first = ", ".join(f"{key} = {value!r}" for key, value in found.first.items())
-        lines += ["", "[held_out]", f"found = {{ {row} }}", f"first = {{ {first} }}"]
-    return "\n".join(lines) + "\n"
-
-
 def _print(
-    name: str, found: Any, given: argparse.Namespace, refusals: Any = None
+    name: str,
+    found: Any,
+    given: argparse.Namespace,
+    refusals: Any = None,
+    alone: float | None = None,
 ) -> None:
     if given.json:
         print_json({"command": "search", "problem": name, "found": found.text,
                     "cost": found.verdict.cost, "evals": found.evals,
                     "to_best": found.to_best, "held_out": found.held_out,
-                    "first": found.first, "model": refusals})  # fmt: skip
+                    "first": found.first, "model": refusals,
+                    "cost_without_model": alone})  # fmt: skip
         return
     print(f"{found.text}\n")
     print(f"cost {found.verdict.cost:.6g}, evaluation {found.to_best} of {found.evals}")
     for key, value in found.held_out.items():
         print(f"{key}: {value:.6g}, of the first {found.first.get(key, value):.6g}")
+    if alone is not None:
+        print(f"without the model, in as many evaluations: cost {alone:.6g}")
     for why, count in (refusals or {}).items():
         print(f"the model's answer was of no use {count} times: {why}")
 
@@ -180,10 +178,18 @@ def _list(rest: Sequence[str]) -> int:
             if one.default is one.empty
         ]  # fmt: skip
         said = (kind.__doc__ or "").partition("\n")[0]
-        rows.append({"problem": name, "needs": ", ".join(needs), "what": said})
+        rows.append({"problem": name, "needs": ", ".join(needs),
+                     "missing": _missing(), "what": said})  # fmt: skip
     given.command = "search"
     print_rows(given, rows)
     return 0
+
+
+def _missing() -> str:
+    """Return what would make judges quicker, if it is not there."""
+    from stretto.fabric.jit import missing
+
+    return "numba: runs, but some fifty times as slowly" if missing() else ""
 
 
 def _plain(verb: str, rest: Sequence[str], *names: str) -> argparse.Namespace:
@@ -228,15 +234,19 @@ def _show(rest: Sequence[str]) -> int:
 
 def _again(verb: str, rest: Sequence[str]) -> tuple[argparse.Namespace, Any, Any]:
     """Return a run, and the problem that it says."""
-    from stretto.search import problem
+    from stretto.search import PolicyProblem, problem
+    from stretto.search.model.proposing import WithModel
 
     given = _plain(verb, rest, "run")
     kept = _open(given.run)
     try:
         told = json.loads(kept.said["arguments"])
+        asked = told.pop("model", False)
         made = problem(told.pop("name"), **told)
     except (KeyError, ValueError, TypeError):
         raise ParseError(f"{given.run}: it does not say what was searched") from None
+    if asked and isinstance(made, PolicyProblem):  # answers are kept in the run
+        made = WithModel(made, None, kept)
     return given, kept, made
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stretto import network, topology
+from stretto import topology
+from stretto.cli.cc import control_of
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import (
     add_dead_link,
@@ -158,7 +159,7 @@ def _controls(args: argparse.Namespace) -> list[Congestion]:
         return []
     if args.schedule == _WRITTEN:
         raise CallError(f"--network packet --schedule {_WRITTEN}: want a plan's")
-    return [network.find(name) for name in (args.cc or "pfc").split(",")]
+    return [control_of(name) for name in (args.cc or "pfc").split(",")]
 
 
 def _packets(

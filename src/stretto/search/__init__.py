@@ -14,10 +14,12 @@ from stretto.search.evolve import (
     Verdict,
 )
 from stretto.search.evolve.running import search as _search
+from stretto.search.found import Found, load
 from stretto.search.online import OnlineTuner
 from stretto.search.problems import kind_of, problem, problems
 
 __all__ = [
+    "Found",
     "OnlineTuner",
     "PolicyProblem",
     "Problem",
@@ -27,6 +29,7 @@ __all__ = [
     "Verdict",
     "evolve",
     "kind_of",
+    "load",
     "problem",
     "problems",
     "replay",

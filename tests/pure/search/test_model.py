@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tests.pure.search.planted import Planted
 
+from stretto.cli import main
 from stretto.errors import CallError
 from stretto.search import Settings
 from stretto.search.evolve import SearchRun, search
@@ -174,3 +175,22 @@ def test_urls_that_cannot_be_asked_are_refused(url):
     """Urls that cannot be asked are refused."""
     with pytest.raises(CallError, match="--llm"):
         Endpoint(url, "any")
+
+
+def test_a_search_with_a_model_is_resumed_and_replayed_without_it(
+    fake, tmp_path, capsys
+):
+    """By its file alone; the search without a model is told beside it."""
+    fake.answer = completion("```\nscore = count - age\n```")
+    trace, run = tmp_path / "t.csv", str(tmp_path / "run.db")
+    trace.write_text("id,size\n" + "".join(f"{i * i % 23},1\n" for i in range(200)))
+    words = ["search", "cache", str(trace), "--size", "20%", "--evals", "40"]
+    assert main([*words, "--llm", fake.url, "--db", run, "--json"]) == 0
+    first, count = json.loads(capsys.readouterr().out), len(fake.asked)
+    assert first["cost_without_model"] is not None
+    assert count > 0
+    assert main(["search", "resume", run, "--json"]) == 0
+    assert first["found"] == json.loads(capsys.readouterr().out)["found"]
+    assert main(["search", "replay", run, "--json"]) == 0
+    assert 0 == json.loads(capsys.readouterr().out)["rows"][0]["differ"]
+    assert count == len(fake.asked)

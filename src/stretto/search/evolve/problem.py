@@ -102,6 +102,10 @@ class Problem(Generic[C]):
         """Return figures of a candidate on data that nobody searched on."""
         return {}
 
+    def extra(self, candidate: C) -> Mapping[str, Any]:
+        """Return what a file of this candidate has besides: values, lists of tables."""
+        return {}
+
     def judged(self, text: str, rung: int, *, fresh: int = 0) -> Verdict:
         """Return the verdict of a text: what cannot be read is refused."""
         try:

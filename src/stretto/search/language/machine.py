@@ -15,43 +15,32 @@ from stretto.search.quick import quick
 
 __all__ = ["DEEPEST", "SIGNATURE", "MachineCode", "code_of", "evaluate", "value_of"]
 
-SIGNATURE = "float64(int64[::1],float64[::1],float64[::1],float64[::1])"
+SIGNATURE = "float64(float64[::1],float64[::1],float64[::1],float64[::1])"
 
 DEEPEST = 32
 """Values that a stack has room for."""
 _NUMBER, _FEATURE = 0, 1
 _WORDS = {name: i + 2 for i, name in enumerate(OPERATORS)}
 (
-    _OR,
-    _AND,
-    _NOT,
-    _LT,
-    _LE,
-    _GT,
-    _GE,
-    _ADD,
-    _SUB,
-    _MUL,
-    _DIV,
-    _NEG,
-    _MIN,
-    _MAX,
-    _LOG,
+    _OR, _AND, _NOT, _LT, _LE, _GT, _GE, _ADD, _SUB, _MUL, _DIV, _NEG, _MIN, _MAX, _LOG,
     _,
-) = _WORDS.values()
+) = _WORDS.values()  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """A term for the machine: words, and for each its number or its feature."""
+    """A term for the machine: words, and for each its number or its feature.
 
-    words: NDArray[np.int64]
+    Words are floats as well, so that code fits where only floats go.
+    """
+
+    words: NDArray[np.float64]
     values: NDArray[np.float64]
 
 
 def code_of(term: Term, features: Sequence[str]) -> MachineCode:
     """Return a term as code: operands first."""
-    words: list[int] = []
+    words: list[float] = []
     values: list[float] = []
     index = {name: i for i, name in enumerate(features)}
 
@@ -69,7 +58,7 @@ def code_of(term: Term, features: Sequence[str]) -> MachineCode:
             values.append(0.0)
 
     put(term)
-    return MachineCode(np.array(words, np.int64), np.array(values))
+    return MachineCode(np.array(words, float), np.array(values))
 
 
 @quick(SIGNATURE)
@@ -130,7 +119,7 @@ def value_of(words: Any, values: Any, features: Any, stack: Any) -> float:
     return float(stack[0])
 
 
-@quick("void(int64[::1],float64[::1],float64[:,::1],float64[::1],float64[::1])")
+@quick("void(float64[::1],float64[::1],float64[:,::1],float64[::1],float64[::1])")
 def _values_of(words: Any, values: Any, rows: Any, stack: Any, found: Any) -> None:
     for i in range(len(rows)):
         found[i] = value_of(words, values, rows[i], stack)

@@ -92,6 +92,10 @@ class WithModel(PolicyProblem):
         """Return the problem's figures."""
         return self._problem.held_out(candidate)
 
+    def extra(self, candidate: Policy) -> Any:
+        """Return what the problem adds to a file."""
+        return self._problem.extra(candidate)
+
     def _refuse(self, why: str) -> None:
         self.refusals[why] = self.refusals.get(why, 0) + 1
 

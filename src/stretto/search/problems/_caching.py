@@ -16,7 +16,7 @@ FEATURES = ("age", "life", "count", "size", "gap", "away", "returns", "residents
 bytes; requests between its last two uses; how long it was away before it came in, or 0;
 how often it has come back; and how many objects are in the cache."""
 
-_CODE = "int64[::1],float64[::1]"
+_CODE = "float64[::1],float64[::1]"
 _STATE, _ROW = "int64[:,::1]", "float64[::1]"
 _FIVE = ",".join(["int64"] * 5)
 _LAST, _CAME, _COUNT, _HELD, _GAP, _GONE, _RETURNS, _PLACE = range(8)

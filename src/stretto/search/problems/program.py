@@ -18,6 +18,7 @@ from stretto.errors import CallError, ParseError
 from stretto.executors import sim
 from stretto.program.lang import algorithm
 from stretto.search.evolve.problem import Problem, Verdict
+from stretto.search.problems._machines import said_of
 from stretto.synth import bound, from_machine
 from stretto.synth import written as as_written
 from stretto.topology import Costs
@@ -82,7 +83,7 @@ class ProgramProblem(Problem[Trees]):
     def said(self) -> Mapping[str, str]:
         """Return what was given."""
         return {
-            "collective": self.collective, "machine": repr(self._machine.name),
+            "collective": self.collective, "machine": said_of(self._machine),
             "size": str(self._size), "split": str(self._split),
             "schedule": str(self._schedule),
         }  # fmt: skip

@@ -337,6 +337,11 @@ class Packets(Generic[What]):
         flows = [flow for key, flow in self._flows.items() if key[0] == queue]
         return sum(int(self._rows[e.GOT, flow]) for flow in flows)
 
+    def counted(self, slot: int) -> float:
+        """Return the sum of what congestion control keeps in a slot of its own."""
+        width = int(self._one[e.WIDTH])
+        return float(self._states.reshape(-1, width)[: len(self._routes), slot].sum())
+
     def fail(self, link: str) -> None:
         """Let a link fail now: what is on it is lost, and flows take other routes."""
         self.machine = self.machine.degraded(dead_links=[link])
