@@ -14,12 +14,12 @@ from stretto.search.evolve import (
     Verdict,
 )
 from stretto.search.evolve.running import search as _search
-from stretto.search.found import Found, load
+from stretto.search.found import FoundPolicy, load
 from stretto.search.online import OnlineTuner
 from stretto.search.problems import kind_of, problem, problems
 
 __all__ = [
-    "Found",
+    "FoundPolicy",
     "OnlineTuner",
     "PolicyProblem",
     "Problem",

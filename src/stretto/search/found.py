@@ -18,13 +18,13 @@ from stretto.search.problems import kind_of
 from stretto.topology import Reader
 from stretto.topology.traffic import Congestion
 
-__all__ = ["Found", "load", "spell"]
+__all__ = ["FoundPolicy", "load", "spell"]
 
 _MOST_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPolicy:
     """A policy that was searched, as programs use it."""
 
     name: str
@@ -54,7 +54,7 @@ class Found:
         return steered(self.policy["score"], name=self.name)
 
 
-def load(path: str | Path) -> Found:
+def load(path: str | Path) -> FoundPolicy:
     """Read what `stretto search -o` wrote; ParseError says what is wrong where."""
     file = Path(path)
     try:
@@ -68,7 +68,7 @@ def load(path: str | Path) -> Found:
     kind = kind_of(name)
     if not issubclass(kind, PolicyProblem):
         raise ParseError(f"{file}: problem = {name!r}: want a problem of policies")
-    found = Found(file.stem, name, top.text("found"), kind)
+    found = FoundPolicy(file.stem, name, top.text("found"), kind)
     try:
         found.policy  # noqa: B018 - read now, not when it is used
     except StrettoError as e:
