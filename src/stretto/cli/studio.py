@@ -48,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what `stretto tune --report` wrote; may be repeated",
     )
+    add(
+        "--search",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="a run of `stretto search --db`, also while it grows; may be repeated",
+    )
     add("--export", metavar="FILE", help="write all of it as one HTML file instead")
     add("--port", type=int, default=0, help="[a free one]")
     add("--no-open", action="store_true", help="print the address, open no browser")
@@ -75,8 +82,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _given(args: argparse.Namespace) -> NamedInputs:
-    if not (args.recordings or args.program or args.tune):
-        raise CallError("nothing to show; want a RECORDING, --program or --tune")
+    if not (args.recordings or args.program or args.tune or args.search):
+        want = "want a RECORDING, --program, --tune or --search"
+        raise CallError(f"nothing to show; {want}")
     if not 0 <= args.port < 1 << 16:
         raise CallError(f"--port {args.port}; want a number below 65536")
     Schedule.parse(args.schedule)
@@ -104,6 +112,7 @@ def _given(args: argparse.Namespace) -> NamedInputs:
         schedule=schedule,
         dtype=dtype_name(args.dtype),
         reports=tuple(map(Path, args.tune)),
+        searches=tuple(map(Path, args.search)),
     )
 
 

@@ -8,10 +8,12 @@ import time
 import pytest
 from tests.host.studio.browser import browser, executable
 from tests.host.studio.pages import SHOWN, colours, drawn, end, opened, serve
+from tests.pure.search.planted import Planted
 from tests.pure.studio.made import hanging, recording, tuning
 from tests.pure.studio.test_page import EVIL, hostile
 
 from stretto.program import algorithms
+from stretto.search import evolve
 from stretto.studio import NamedInputs, exported, follow
 from stretto.studio.serve.opening import leads_to
 from stretto.trace import write
@@ -52,6 +54,7 @@ def folder(tmp_path_factory):
     write(made / "before.trace", recording(8, 60, machine="h200x8", slow=(5,)))
     write(made / "after.trace", recording(8, 60, stretch=0.8, title="after", late=None))
     (made / "report.json").write_text(json.dumps(tuning()))
+    evolve(Planted(), evals=60, seed=1, path=made / "run.db").run.close()
     return made
 
 
@@ -65,6 +68,7 @@ def server(folder):
             program=program,
             source=program.source.rpartition(":")[0],
             reports=(folder / "report.json",),
+            searches=(folder / "run.db",),
         )
     )
     yield server
@@ -94,7 +98,7 @@ def test_a_page_of_ours_on_disk_opens_the_studio(page, server, tmp_path):
 
 VIEWS = (
     "overview", "topology", "traffic", "table", "lateness", "collective", "program",
-    "compare", "tune",
+    "compare", "tune", "search",
 )  # fmt: skip
 
 

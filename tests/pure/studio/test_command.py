@@ -31,7 +31,7 @@ def test_an_export_is_one_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "nothing to show; want a RECORDING, --program or --tune"),
+        ([], "nothing to show; want a RECORDING, --program, --tune or --search"),
         (["none.trace", "--export", "x.html"], "none.trace: No such file"),
         (["a", "b", "c", "--export", "x.html"], "3 recordings; want one, or two"),
         (["--tune", "none.json", "--export", "x.html"], "none.json: No such file"),

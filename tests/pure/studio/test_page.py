@@ -9,9 +9,11 @@ import zlib
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.pure.search.planted import Planted
 from tests.pure.studio.made import hanging, recording, tuning
 
 from stretto.program import algorithms
+from stretto.search import evolve
 from stretto.studio import NamedInputs, Studio, exported, views
 from stretto.studio.ask import EXAMPLES
 from stretto.studio.serve.pack import unpack
@@ -144,7 +146,9 @@ def test_an_export_holds_every_view_and_every_answer(tmp_path):
     write(path, hanging())
     report.write_text(json.dumps(tuning()))
     program = algorithms.get("all_reduce/ring").build(4)
-    page = page_of(path, reports=(report,), program=program)
+    run = tmp_path / "run.db"
+    evolve(Planted(), evals=30, seed=1, path=run).run.close()
+    page = page_of(path, reports=(report,), searches=(run,), program=program)
     (_, data), (_, script) = scripts_of(page)
     kept = json.loads(zlib.decompress(base64.b64decode(data)))
     policy = re.search(r'Security-Policy" content="([^"]*)"', page)[1]
@@ -199,3 +203,42 @@ def test_trials_that_are_none_are_passed_over_and_counted(tmp_path):
 
     assert len(wrong) == found["passed_over"]
     assert [good["us"]] == [t["us"] for s in found["searches"] for t in s["trials"]]
+
+
+def test_a_run_of_a_search_is_shown_with_whom_its_best_came_from(tmp_path):
+    """Every candidate with its last verdict; the best, and all that it was made of."""
+    run = evolve(Planted(), evals=120, seed=2, path=tmp_path / "run.db").run
+    rows = list(run.rows())
+    run.close()
+    studio = Studio(NamedInputs(searches=(tmp_path / "run.db",)))
+    studio.refresh()
+    assert "search" in [one["name"] for one in studio.index()["views"]]
+    (found,) = unpack(studio.view("search", {}))["runs"]
+    trials = {trial["number"]: trial for trial in found["trials"]}
+    whole = [trial for trial in trials.values() if trial["whole"]]
+    best = min(whole, key=lambda trial: (trial["cost"], trial["number"]))
+
+    assert {one.trial.number for one in rows} == trials.keys()
+    assert ("planted", "2", 0) == (
+        found["problem"],
+        found["seed"],
+        found["passed_over"],
+    )
+    assert best["line"]
+    for trial in trials.values():
+        if trial["line"]:
+            assert all(trials[parent]["line"] for parent in trial["parents"])
+    assert 1 < sum(trial["line"] for trial in trials.values()) < len(trials)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"no database at all, but long enough"])
+def test_a_run_that_is_none_is_refused_with_its_name(tmp_path, data):
+    """In one line; nothing is made where there was nothing."""
+    path = tmp_path / "run.db"
+    if data is not None:
+        path.write_bytes(data)
+    studio = Studio(NamedInputs(searches=(path,)))
+    studio.refresh()
+
+    assert "run.db" in studio.index()["failed"]
+    assert path.exists() == (data is not None)

@@ -25,3 +25,5 @@ class NamedInputs:
     dtype: str = "float32"
     reports: tuple[Path, ...] = ()
     """What `stretto tune --report` wrote."""
+    searches: tuple[Path, ...] = ()
+    """Runs of `stretto search --db`, shown as they grow."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stretto import topology
 from stretto.errors import CallError, StrettoError
@@ -15,6 +16,9 @@ from stretto.studio.inputs.given import NamedInputs
 from stretto.studio.inputs.simulated import simulated
 from stretto.topology import Machine
 from stretto.trace import Recording, read_all
+
+if TYPE_CHECKING:
+    from stretto.search.evolve import Judged
 
 _MOST_REPORT_BYTES = 256 << 20
 
@@ -30,6 +34,10 @@ class LoadedInputs:
     machine: Machine | None = None
     reports: Mapping[str, Any] = field(default_factory=dict)
     """By the file's name."""
+    searches: Mapping[str, tuple[Mapping[str, str], Sequence[Judged]]] = field(
+        default_factory=dict
+    )
+    """What a run says of itself, and its verdicts, by the file's name."""
     notes: tuple[str, ...] = ()
     """What could not be shown, and why."""
 
@@ -40,6 +48,7 @@ def load(given: NamedInputs) -> LoadedInputs:
         raise CallError(f"{len(given.recordings)} recordings; want one, or two")
     recordings = [read_all(path) for path in given.recordings]
     reports = {path.name: _report(path) for path in given.reports}
+    searches = {path.name: _search(path) for path in given.searches}
     notes: list[str] = []
     machine = _machine(given, recordings, notes)
     if not recordings and given.program is not None:
@@ -54,6 +63,7 @@ def load(given: NamedInputs) -> LoadedInputs:
         program=given.program,
         machine=machine,
         reports=reports,
+        searches=searches,
         notes=(*notes, *(text for one in recordings for text in one.cut)),
     )
 
@@ -62,7 +72,7 @@ def stamp(given: NamedInputs) -> tuple[tuple[str, int, int], ...]:
     """Return what changes when a recording grows: names, sizes, dates of its files."""
     files = [
         file
-        for path in given.recordings
+        for path in (*given.recordings, *given.searches)
         for file in (sorted(path.glob("*.trace")) if path.is_dir() else [path])
     ]
     found = []
@@ -90,6 +100,21 @@ def _machine(
         except StrettoError as e:
             notes.append(f"links are not known: {e}; give --machine")
     return None
+
+
+def _search(path: Path) -> tuple[Mapping[str, str], Sequence[Judged]]:
+    if not path.is_file() or not path.stat().st_size:
+        raise CallError(f"{path}: no such file of a search")
+    from stretto.search.evolve import SearchRun  # it loads what is compiled
+
+    run = SearchRun(path)
+    try:
+        return run.said, list(run.rows())
+    except (ValueError, sqlite3.Error) as e:
+        want = "what `stretto search --db` writes"
+        raise CallError(f"{path}: {e}; want {want}") from None
+    finally:
+        run.close()
 
 
 def _report(path: Path) -> Any:

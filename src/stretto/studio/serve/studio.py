@@ -60,7 +60,7 @@ class Studio:
             failed = "the recording does not fit in this machine's memory"
         except Exception as e:  # else the page would wait for ever
             said = " ".join(str(e).split())[:200]
-            given = (*self.given.recordings, *self.given.reports)
+            given = (*self.given.recordings, *self.given.reports, *self.given.searches)
             names = ", ".join(path.name for path in given)
             failed = f"{names}: cannot be shown: {type(e).__name__}: {said}"
         with self._changed:

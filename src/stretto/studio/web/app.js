@@ -8,6 +8,7 @@ import { drawCompare } from "./views/compare.js";
 import { drawLateness } from "./views/lateness.js";
 import { drawOverview } from "./views/overview.js";
 import { drawProgram } from "./views/program.js";
+import { drawSearch } from "./views/search.js";
 import { drawTable } from "./views/table.js";
 import { drawTopology } from "./views/topology.js";
 import { drawTraffic } from "./views/traffic.js";
@@ -24,6 +25,7 @@ const VIEWS = {
   program: drawProgram,
   compare: drawCompare,
   tune: drawTune,
+  search: drawSearch,
   waiting: drawWaiting,
 };
 
