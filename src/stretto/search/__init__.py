@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from stretto.search.calls import CallGrammar, read_calls
 from stretto.search.evolve import (
     PolicyProblem,
     Problem,
@@ -19,6 +20,7 @@ from stretto.search.online import OnlineTuner
 from stretto.search.problems import kind_of, problem, problems
 
 __all__ = [
+    "CallGrammar",
     "FoundPolicy",
     "OnlineTuner",
     "PolicyProblem",
@@ -32,6 +34,7 @@ __all__ = [
     "load",
     "problem",
     "problems",
+    "read_calls",
     "replay",
 ]
 

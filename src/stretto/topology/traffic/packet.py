@@ -97,10 +97,8 @@ class Packets(Generic[What]):
     def _single(self, seed: int, lossy: bool) -> None:
         ports, cc = self.machine.ports, self.congestion
         one = self._one = np.zeros(19, np.int64)
-        one[e.PACKET], one[e.SEED] = (
-            ports.packet_nbytes,
-            (seed * 2654435761 + 1) % 2**31,
-        )
+        one[e.PACKET] = ports.packet_nbytes
+        one[e.SEED] = (seed * 2654435761 + 1) % 2**31
         one[e.FREE] = one[e.G_FREE] = -1
         one[e.ACKS], one[e.CNP_PS] = self._need_acks, int(cc.cnp_us * _PS)
         one[e.PAUSING], one[e.INT] = ports.pauses, cc.loads
@@ -217,7 +215,7 @@ class Packets(Generic[What]):
             forth += links[link].latency_us + packet * us
         rows[e.HOPS, flow], rows[e.BACK, flow] = len(route.links), round(back * _PS)
         width = int(self._one[e.WIDTH])
-        state = self._states[flow * width : (flow + 1) * width]
+        state = self._states[flow * width :][:width]
         line = links[route.links[0]].bandwidth_gbytes_per_s * 1e3
         state[:OWN] = line, math.inf, math.inf, line, back + forth, packet
         self._told[0] = self.now_us
@@ -262,7 +260,7 @@ class Packets(Generic[What]):
     def next_us(self) -> float:
         """Return when the next thing happens; infinity when nothing does."""
         first = self._starts[0][0] / _PS if self._starts else math.inf
-        if any(bool(w) for w in self._waiting):
+        if any(self._waiting):
             first = min(first, max(self.now_us, int(self._one[e.NOW]) / _PS))
         return first
 
@@ -339,8 +337,7 @@ class Packets(Generic[What]):
 
     def counted(self, slot: int) -> float:
         """Return the sum of what congestion control keeps in a slot of its own."""
-        width = int(self._one[e.WIDTH])
-        return float(self._states.reshape(-1, width)[: len(self._routes), slot].sum())
+        return float(self._states.reshape(-1, int(self._one[e.WIDTH]))[:, slot].sum())
 
     def fail(self, link: str) -> None:
         """Let a link fail now: what is on it is lost, and flows take other routes."""
