@@ -61,6 +61,23 @@ def test_kernels_of_ones_own_on_one_gpu(tmp_path):
     run(tmp_path, "channels.py", "--ranks", "2", "--share", limit=250)
 
 
+@pytest.mark.gpus(1)
+@pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
+@pytest.mark.timeout(500)
+def test_experts_on_one_gpu(tmp_path):
+    """Dispatch and combine of two ranks that take turns, as on CPUs, bit for bit."""
+    run(tmp_path, "experts.py", "--ranks", "2", "--share", limit=450)
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.skipif(gpus() < 2, reason="needs two GPUs")
+@pytest.mark.timeout(500)
+def test_experts_on_a_gpu_each(tmp_path):
+    """The same on as many GPUs as there are, four at most, and many replays."""
+    words = ["--ranks", str(min(4, gpus())), "--replays", "20000"]
+    run(tmp_path, "experts.py", *words, limit=450)
+
+
 @pytest.mark.gpus(2)
 @pytest.mark.skipif(gpus() < 2, reason="needs two GPUs")
 @pytest.mark.timeout(300)

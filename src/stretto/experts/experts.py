@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.arrays import host_view
+from stretto.arrays import CPU, GPU, host_view
 from stretto.errors import CallError, StrettoError
 from stretto.experts.cpu import CpuExperts, ReceivedRows
 from stretto.experts.elements import STORED
@@ -86,7 +86,8 @@ class Experts:
         self, comm: Communicator, num_experts: int, top_k: int, hidden: int,
         max_tokens: int, *, layout: str = "expert", quantise: str | None = None,
         align: int = 1, order: str = "rank", placement: Sequence[int] | None = None,
-        dtype: str = "bfloat16", check: bool = False,
+        dtype: str = "bfloat16", check: bool = False, device: str = CPU,
+        **tuning: int,
     ) -> None:  # fmt: skip
         """Agree with the other ranks, and make memory (collective).
 
@@ -95,7 +96,8 @@ class Experts:
         `order` is that of sums: "k" adds a token's choices as one rank would, whatever
         the placement; "rank" adds each rank's first, and moves fewer rows. `placement`
         has the rank of each expert; by default they are in equal blocks. With `check`
-        each dispatch is checked to lose and double nothing.
+        each dispatch is checked to lose and double nothing. On a `device` "cuda",
+        `blocks` and `threads` may be said.
         """
         self.comm, self.check = comm, check
         refused, geometry = "", None
@@ -115,23 +117,32 @@ class Experts:
             raise CallError(f"experts: {why}")
         assert geometry is not None, "nobody has refused"
         self.geometry = geometry
-        self.engine = CpuExperts(comm, geometry)
+        self.engine: Any
+        if device == GPU:
+            from stretto.experts.gpu import GpuExperts
+
+            self.engine = GpuExperts(comm, geometry, **tuning)
+        else:
+            self.engine = CpuExperts(comm, geometry)
         """What runs both operations."""
 
-    def dispatch(self, x: Any, ids: Any, weights: Any = None) -> Dispatched:
+    def dispatch(self, x: Any, ids: Any, weights: Any = None) -> Any:
         """Give each token to the ranks of its experts (collective).
 
         `x` is T x hidden, `ids` T x top_k experts, -1 for none; an expert may be there
         twice. `weights`, T x top_k, go with them. T is each rank's own, from 0 to
         max_tokens.
         """
-        sent: Dispatched = self.start_dispatch(x, ids, weights, False).wait()
-        return sent
+        if self.on_gpu:
+            return self.engine.dispatch(x, ids, weights)
+        return self.start_dispatch(x, ids, weights, False).wait()
 
     def start_dispatch(
         self, x: Any, ids: Any, weights: Any = None, background: bool = True
     ) -> Underway:
         """Start a dispatch: rows are on their way when this returns."""
+        if self.on_gpu:
+            return self._aside(self.engine.dispatch, x, ids, weights)
         like = _library(x)
         pending = self.engine.dispatch(
             lambda: self._tokens(x, ids, weights), background=background
@@ -153,18 +164,33 @@ class Experts:
         (as `sent.weights`) in order "rank", and of its tokens' (T x top_k) in order
         "k". In the other layouts rows are sums already.
         """
+        if self.on_gpu:
+            return self.engine.combine(rows, sent, weights)
         return self.start_combine(rows, sent, weights, False).wait()
 
     def start_combine(
         self, rows: Any, sent: Dispatched, weights: Any = None, background: bool = True
     ) -> Underway:
         """Start a combine: rows are on their way back when this returns."""
+        if self.on_gpu:
+            return self._aside(self.engine.combine, rows, sent, weights)
         like, g = _library(rows), self.geometry
         pending = self.engine.combine(
             sent.received, lambda: self._rows(rows, sent, weights), order=g.order,
             background=background,
         )  # fmt: skip
         return Underway(lambda: like.made(self.engine.wait(pending), g.dtype))
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether these are experts on GPUs."""
+        return not isinstance(self.engine, CpuExperts)
+
+    def _aside(self, work: Callable[..., Any], *given: Any) -> Underway:
+        """Enqueue an operation on a stream of its own."""
+        from stretto.experts.gpu import enqueued
+
+        return Underway(enqueued(self.engine, work, *given))
 
     # What is passed, as loops take it.
 

@@ -52,8 +52,14 @@ KINDS = ("none", "timeout", "mismatch", "told", "counts")
 48 to 55 of `got` its kind; `counts`: counts on the device, of rank `peer`, are more
 than there is room for."""
 
-AWAITED = {"A_STEP": "", "A_SIGNAL": "a signal", "A_PACKET": "a packet"}
-"""What a channel waited for, in C's words and in ours; a step is a plan's."""
+AWAITED = {
+    "A_STEP": "",
+    "A_SIGNAL": "a signal",
+    "A_PACKET": "a packet",
+    "A_CHOICE": "a choice",
+}
+"""What a channel waited for, in C's words and in ours; a step is a plan's, and a choice
+one of the experts', which the peer was given and refuses."""
 
 _NUMBERS = {
     "MAX_RANKS": MAX_RANKS,

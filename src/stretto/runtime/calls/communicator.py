@@ -330,6 +330,15 @@ class Communicator(ElasticRunner):
             group.close()
             raise
 
+    def refuse(self, why: str) -> BaseException:
+        """Break this communicator, as a call was given what it cannot take.
+
+        For calls of rooms above, which other ranks wait for. Return what to raise; all
+        ranks raise the same.
+        """
+        text = f"rank {self.rank}: {why}"
+        return self._broke(self._group.fail((), "", refused=text))
+
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""
         if not self._closed:

@@ -314,9 +314,15 @@ def _cause(record: Any) -> str:
 def _counts(plan: Plan | None, record: Any) -> str:
     """Return which count on the GPU is too large, in the same words on every rank."""
     which, rank = int(record["step"]), int(record["peer"])
+    chosen = list(AWAITED).index("A_CHOICE")
     got, want = (
         int(np.uint64(record[name]).astype(np.int64)) for name in ("got", "want")
     )
+    if int(record["channel"]) == chosen:
+        return (
+            f"rank {rank}: dispatch: choice {which} is {got}; want experts 0 to "
+            f"{want - 1}, or -1 for none. {ENDED}"
+        )
     call = "" if plan is None else f"{plan.name}: "
     if which < 0:
         array, what = ("x", "gives") if which == -1 else ("out", "is given")

@@ -22,12 +22,13 @@ __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int pee
   const u64 roll = known ? read_roll<MAX_RANKS>(home, rank, launch) : 0;
   const u32 absent = static_cast<u32>(roll) & members;
   const u32 differ = static_cast<u32>(roll >> 32) & members;
-  const Kind kind = differ != 0 ? MISMATCH : TIMEOUT;
+  const bool refused = what == A_CHOICE;  // everybody hears it from whom it is of
+  const Kind kind = refused ? COUNTS : differ != 0 ? MISMATCH : TIMEOUT;
   const u64 claim = broken_value(kind, rank, peer, absent);
   const u64 found = atomicCAS(control_word(mine, BROKEN), 0ull, claim);
   if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return false;
   const int teller = teller_of(found);
-  const bool told = found != 0 && teller != rank;
+  const bool told = !refused && found != 0 && teller != rank;
   Record* record = reinterpret_cast<Record*>(home.record);
   store_relaxed_word(&record->state, 1);
   store_relaxed_word(&record->kind, told ? TOLD : kind);

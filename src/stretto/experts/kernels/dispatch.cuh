@@ -1,0 +1,436 @@
+// dispatch.cuh -- each token to the ranks of its experts: one kernel.
+//
+// A block has some tokens, one after the other. It counts what stands before them, so it
+// knows every place without asking; then its warps load rows, make fp8 of them where that
+// is asked for, and store them at every rank that gets them. The last block has counted
+// all, and tells totals. When all have come, blocks lay rows out as experts take them.
+#pragma once
+
+#include "places.cuh"
+
+namespace stretto {
+
+constexpr u32 AT_ONCE = 64;  // tokens whose places are counted at once
+
+struct DispatchCall {
+  const MemoryChannel* channels;
+  const Vec* x;
+  const i64* ids;
+  const float* weights;
+  int* slots;  // T x n: for the way back
+  u8* rows;
+  float* scales;
+  int* out_ids;  // of each row that came: this rank's experts, or -1
+  float* out_weights;
+  int* out_places;  // where each choice lies in `rows`
+  int* out_tokens;  // the row's token, where it came from
+  i64* counts;      // rows of each expert
+  i64* starts;      // where they begin
+  i64* sources;     // rows that came of each rank
+  u64* blocks;      // BlockState of each
+  u32 tokens, rank, locals;  // locals: experts of this rank
+  u32 half;  // by rank: of which memory `rows` is a part
+};
+
+struct DispatchShared {
+  u32 before[EXPERTS];  // choices of each expert so far
+  u32 rows_before[RANKS];
+  u32 bad;  // the first choice that is no expert
+  int chosen[AT_ONCE * CHOICES];
+  u32 number[AT_ONCE * CHOICES];
+  u32 ranks[AT_ONCE];  // bits
+  int slot[AT_ONCE * RANKS];
+  u32 ends[RANKS];
+  u32 totals[MOST_LOCALS];
+  u32 base[RANKS * MOST_LOCALS];  // where each rank's rows of an expert begin
+};
+
+__device__ __forceinline__ int chosen_at(const DispatchCall& call, u32 i) {
+  const i64 id = call.ids[i];
+  return id >= 0 && id < EXPERTS ? static_cast<int>(id) : -1;
+}
+
+// What stands before a block's first token. Sums of whole numbers: in any order.
+__device__ __forceinline__ void count_before(const DispatchCall& call, DispatchShared& s,
+                                             u32 first) {
+  for (u32 e = threadIdx.x; e < EXPERTS; e += THREADS) s.before[e] = 0;
+  if (threadIdx.x < RANKS) s.rows_before[threadIdx.x] = 0;
+  if (threadIdx.x == 0) s.bad = NOBODYS;
+  __syncthreads();
+  for (u32 t = threadIdx.x; t < first; t += THREADS) {
+    u32 ranks = 0;
+#pragma unroll
+    for (u32 j = 0; j < CHOICES; ++j) {
+      const int e = chosen_at(call, t * CHOICES + j);
+      if (e < 0) continue;
+      atomicAdd(&s.before[e], 1u);
+      ranks |= 1u << owner_of(e);
+    }
+    for (u32 q = 0; q < RANKS; ++q) {
+      if (ranks >> q & 1) atomicAdd(&s.rows_before[q], 1u);
+    }
+  }
+}
+
+// The places of some tokens: a thread counts for an expert, or for a rank, in order.
+__device__ __forceinline__ void count_some(const DispatchCall& call, DispatchShared& s,
+                                           u32 first, u32 many) {
+  __syncthreads();
+  for (u32 t = threadIdx.x; t < many; t += THREADS) {
+    u32 ranks = 0;
+    for (u32 j = 0; j < CHOICES; ++j) {
+      const u32 i = t * CHOICES + j;
+      const i64 id = call.ids[first * CHOICES + i];
+      const int e = chosen_at(call, first * CHOICES + i);
+      s.chosen[i] = e;
+      if (e >= 0) ranks |= 1u << owner_of(e);
+      if (id < -1 || id >= EXPERTS) {
+        atomicMin(&s.bad, first * CHOICES + i);
+      }
+    }
+    s.ranks[t] = ranks;
+  }
+  __syncthreads();
+  for (u32 e = threadIdx.x; e < EXPERTS; e += THREADS) {
+    u32 count = s.before[e];
+    for (u32 i = 0; i < many * CHOICES; ++i) {
+      if (s.chosen[i] == static_cast<int>(e)) s.number[i] = count++;
+    }
+    s.before[e] = count;
+  }
+  if (threadIdx.x >= THREADS - RANKS) {
+    const u32 q = THREADS - 1 - threadIdx.x;
+    u32 count = s.rows_before[q];
+    for (u32 t = 0; t < many; ++t) {
+      const bool goes = s.ranks[t] >> q & 1;
+      s.slot[t * RANKS + q] = goes ? static_cast<int>(count) : -1;
+      count += goes;
+    }
+    s.rows_before[q] = count;
+  }
+  __syncthreads();
+  for (u32 i = threadIdx.x; i < many * RANKS; i += THREADS) {
+    call.slots[first * RANKS + i] = s.slot[i];
+  }
+}
+
+// Make fp8 of a vector of elements; all lanes of a warp are here. Returns its scale.
+__device__ __forceinline__ float quantise_vec(const Vec& v, u32 (&words)[2]) {
+  float part[Element::lanes], most = 1e-4f;
+  Element::unpack(v, part);
+#pragma unroll
+  for (u32 i = 0; i < Element::lanes; ++i) {
+    const float size = as_float(as_bits(part[i]) & 0x7fffffffu);
+    if (size > most) most = size;
+  }
+#pragma unroll
+  for (u32 d = 128 / Element::lanes / 2; d > 0; d /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, most, d);
+    if (other > most) most = other;
+  }
+  float scale = 448.0f / most, per = most * (1.0f / 448.0f);
+  if (POWERS) {
+    const u32 bits = as_bits(per);
+    const u32 exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);
+    per = as_float(exponent << 23), scale = as_float((254 - exponent) << 23);
+  }
+#pragma unroll
+  for (u32 i = 0; i < Element::lanes; ++i) part[i] *= scale;
+#pragma unroll
+  for (u32 w = 0; w < Element::lanes / 4; ++w) words[w] = E4M3::word(part + 4 * w);
+  return per;
+}
+
+// One piece of a row to one rank.
+__device__ __forceinline__ void store_piece(u64 to, u64 line, u32 index, const Vec& v,
+                                            const u32 (&words)[2], float scale) {
+  if constexpr (!QUANTISED) {
+    store_relaxed(reinterpret_cast<Vec*>(to + ROWS_AT) + line * VECS + index, v);
+  } else {
+    const u64 row = to + ROWS_AT + line * HIDDEN;
+    if constexpr (Element::lanes == 8) {
+      store_relaxed_word(reinterpret_cast<u64*>(row) + index,
+                         words[0] | static_cast<u64>(words[1]) << 32);
+    } else {
+      store_relaxed_word(reinterpret_cast<u32*>(row) + index, words[0]);
+    }
+    constexpr u32 lanes = 128 / Element::lanes;
+    if (index % lanes == 0) {
+      const u64 at = line * GROUPS + index / lanes;
+      store_relaxed_word(reinterpret_cast<u32*>(to + SCALES_AT) + at, as_bits(scale));
+    }
+  }
+}
+
+// Rows, ids and weights of some tokens, to every rank that gets them.
+__device__ __forceinline__ void send_some(const DispatchCall& call,
+                                          const DispatchShared& s,
+                                          const MemoryChannel* mine, u64 half, u32 first,
+                                          u32 many) {
+  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (u32 u = warp; u < many * SEGMENTS; u += WARPS) {
+    const u32 t = u / SEGMENTS, start = u % SEGMENTS * SEGMENT + lane;
+    Vec v[PIECES];
+#pragma unroll
+    for (u32 k = 0; k < PIECES; ++k) {
+      const u32 index = start + 32 * k;
+      v[k] = Vec{0, 0, 0, 0};
+      if (index < VECS) v[k] = load_plain(call.x + (first + t) * u64(VECS) + index);
+    }
+#pragma unroll
+    for (u32 k = 0; k < PIECES; ++k) {
+      const u32 index = start + 32 * k;
+      u32 words[2] = {0, 0};
+      float scale = 0;
+      if constexpr (QUANTISED) scale = quantise_vec(v[k], words);
+      for (u32 q = 0; q < RANKS && index < VECS; ++q) {
+        const int slot = s.slot[t * RANKS + q];
+        if (slot >= 0) {
+          const u64 line = call.rank * MAX_TOKENS + slot;
+          store_piece(mine[q].remote + half, line, index, v[k], words, scale);
+        }
+      }
+    }
+  }
+  for (u32 u = threadIdx.x; u < many * RANKS * CHOICES; u += THREADS) {
+    const u32 j = u % CHOICES, q = u / CHOICES % RANKS, t = u / CHOICES / RANKS;
+    const int slot = s.slot[t * RANKS + q], e = s.chosen[t * CHOICES + j];
+    if (slot < 0) continue;
+    const u64 to = mine[q].remote + half, line = call.rank * MAX_TOKENS + slot;
+    const bool here = e >= 0 && owner_of(e) == q;
+    const u32 i = (first + t) * CHOICES + j;
+    const float weight = call.weights == nullptr ? 1.0f : call.weights[i];
+    u32* ids = reinterpret_cast<u32*>(to + IDS_AT) + line * CHOICES + j;
+    store_relaxed_word(ids, here ? static_cast<u32>(local_of(e)) : NOBODYS);
+    store_relaxed_word(reinterpret_cast<u32*>(to + NUMBERS_AT) + line * CHOICES + j,
+                       here ? s.number[t * CHOICES + j] : NOBODYS);
+    store_relaxed_word(reinterpret_cast<u32*>(to + WEIGHTS_AT) + line * CHOICES + j,
+                       as_bits(weight));
+    if (j == 0) {
+      store_relaxed_word(reinterpret_cast<u32*>(to + TOKENS_AT) + line, first + t);
+    }
+  }
+}
+
+// How many rows and choices there are of this rank, to every rank; by who counted all.
+__device__ __forceinline__ void tell_totals(const DispatchShared& s,
+                                            const MemoryChannel* mine, u32 rank,
+                                            u64 half) {
+  __syncthreads();
+  const u32 line = rank * (1 + MOST_LOCALS);
+  for (u32 i = threadIdx.x; i < EXPERTS + RANKS; i += THREADS) {
+    const u32 q = i < EXPERTS ? owner_of(i) : i - EXPERTS;
+    u32* totals = reinterpret_cast<u32*>(mine[q].remote + half + TOTALS_AT) + line;
+    if (i < EXPERTS) {
+      store_relaxed_word(totals + 1 + local_of(i), s.before[i]);
+    } else {
+      store_relaxed_word(totals, s.rows_before[q]);
+    }
+  }
+}
+
+// Where everything that came is to lie: the same in every block.
+__device__ __forceinline__ void place_all(const DispatchCall& call, DispatchShared& s,
+                                          u64 here) {
+  const u32* totals = reinterpret_cast<const u32*>(here + TOTALS_AT);
+  constexpr u32 line = 1 + MOST_LOCALS;
+  if (threadIdx.x == 0) {
+    u32 end = 0;
+    for (u32 q = 0; q < RANKS; ++q) {
+      const u32 rows = load_relaxed_word(totals + q * line);
+      s.ends[q] = end += rows;
+      if (blockIdx.x == 0) call.sources[q] = rows;
+    }
+  }
+  for (u32 e = threadIdx.x; e < call.locals; e += THREADS) {
+    u32 total = 0;
+    for (u32 q = 0; q < RANKS; ++q) {
+      s.base[q * MOST_LOCALS + e] = total;
+      total += load_relaxed_word(totals + q * line + 1 + e);
+    }
+    s.totals[e] = total;
+    if (blockIdx.x == 0) call.counts[e] = total;
+  }
+  __syncthreads();
+  for (u32 e = threadIdx.x; e <= call.locals; e += THREADS) {
+    u32 start = 0;
+    for (u32 d = 0; d < e; ++d) start += (s.totals[d] + ALIGN - 1) / ALIGN * ALIGN;
+    for (u32 q = 0; q < RANKS && e < call.locals; ++q) s.base[q * MOST_LOCALS + e] += start;
+    if (blockIdx.x == 0) call.starts[e] = start;
+  }
+  __syncthreads();
+}
+
+// A row's scales, ids and weights, by the lanes of a warp.
+__device__ __forceinline__ void lay_out_words(const DispatchCall& call,
+                                              const DispatchShared& s, u64 here,
+                                              const Came& row, u32 lane) {
+  const u64 line = row.source * MAX_TOKENS + row.slot;
+  for (u32 j = lane; j < CHOICES; j += 32) {
+    const u64 from = line * CHOICES + j, to = u64(row.line) * CHOICES + j;
+    const u32 e = load_relaxed_word(reinterpret_cast<const u32*>(here + IDS_AT) + from);
+    if (LAYOUT == BY_EXPERT) {
+      const u32* numbers = reinterpret_cast<const u32*>(here + NUMBERS_AT);
+      const u32 place = load_relaxed_word(numbers + from);
+      call.out_places[to] =
+          e == NOBODYS ? -1
+                       : static_cast<int>(s.base[row.source * MOST_LOCALS + e] + place);
+    }
+    call.out_ids[to] = static_cast<int>(e);
+    const u32* weights = reinterpret_cast<const u32*>(here + WEIGHTS_AT);
+    call.out_weights[to] = as_float(load_relaxed_word(weights + from));
+  }
+  if (lane == 0) {
+    const u32* tokens = reinterpret_cast<const u32*>(here + TOKENS_AT);
+    call.out_tokens[row.line] = static_cast<int>(load_relaxed_word(tokens + line));
+  }
+}
+
+// Copy a part of a row, and its scales, to a line of the output.
+__device__ __forceinline__ void lay_out_row(const DispatchCall& call, u64 here, u64 line,
+                                            u64 to, const Vec (&v)[PIECES], u32 start,
+                                            u32 lane) {
+#pragma unroll
+  for (u32 k = 0; k < PIECES; ++k) {
+    const u32 index = start + 32 * k;
+    Vec* out = reinterpret_cast<Vec*>(call.rows) + to * ROW_VECS;
+    if (index < ROW_VECS) store_plain(out + index, v[k]);
+  }
+  if (start != lane) return;
+  for (int g = lane; g < GROUPS; g += 32) {
+    const u32* scales = reinterpret_cast<const u32*>(here + SCALES_AT);
+    call.scales[to * GROUPS + g] = as_float(load_relaxed_word(scales + line * GROUPS + g));
+  }
+}
+
+// A part of a row, to its line, or to that of each of its choices.
+__device__ __forceinline__ void lay_out_part(const DispatchCall& call,
+                                             const DispatchShared& s, u64 here,
+                                             const Came& row, u32 start, u32 lane) {
+  const u64 line = row.source * MAX_TOKENS + row.slot;
+  Vec v[PIECES];
+#pragma unroll
+  for (u32 k = 0; k < PIECES; ++k) {
+    const Vec* from = reinterpret_cast<const Vec*>(here + ROWS_AT) + line * ROW_VECS;
+    if (start + 32 * k < ROW_VECS) v[k] = load_relaxed(from + start + 32 * k);
+  }
+  if (LAYOUT == BY_TOKEN) {
+    lay_out_row(call, here, line, row.line, v, start, lane);
+  } else {
+    for (u32 j = 0; j < CHOICES; ++j) {
+      const u64 at = line * CHOICES + j;
+      const u32 e = load_relaxed_word(reinterpret_cast<const u32*>(here + IDS_AT) + at);
+      if (e != NOBODYS) {
+        const u32* numbers = reinterpret_cast<const u32*>(here + NUMBERS_AT);
+        const u32 number = load_relaxed_word(numbers + at);
+        const u64 to = s.base[row.source * MOST_LOCALS + e] + number;
+        lay_out_row(call, here, line, to, v, start, lane);
+      }
+    }
+  }
+}
+
+// Everything that came, as the layout says.
+__device__ __forceinline__ void lay_out(const DispatchCall& call, const DispatchShared& s,
+                                        u64 here) {
+  constexpr u32 parts = LAYOUT == BY_RANK ? 1 : (ROW_VECS + SEGMENT - 1) / SEGMENT;
+  const u32 warp = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const u32 rows = s.ends[RANKS - 1];
+  for (u32 u = warp; u < rows * parts; u += WARPS * BLOCKS) {
+    const Came row = came(s.ends, u / parts);
+    const u32 start = u % parts * SEGMENT + lane;
+    if (start == lane) lay_out_words(call, s, here, row, lane);
+    if (LAYOUT != BY_RANK) lay_out_part(call, s, here, row, start, lane);
+  }
+}
+
+// Zeros between experts, where each begins at a multiple of ALIGN; no experts behind the
+// rows of a rank.
+__device__ __forceinline__ void fill_up(const DispatchCall& call,
+                                        const DispatchShared& s) {
+  const u32 thread = blockIdx.x * THREADS + threadIdx.x, all = BLOCKS * THREADS;
+  if (LAYOUT == BY_EXPERT && ALIGN > 1) {
+    for (u32 e = blockIdx.x; e < call.locals; e += BLOCKS) {
+      const u64 end = s.base[e] + s.totals[e];  // rank 0's rows are first
+      const u32 lines = (ALIGN - s.totals[e] % ALIGN) % ALIGN;
+      for (u32 i = threadIdx.x; i < lines * ROW_VECS; i += THREADS) {
+        store_plain(reinterpret_cast<Vec*>(call.rows) + end * ROW_VECS + i, Vec{});
+      }
+      for (int i = threadIdx.x; i < int(lines) * GROUPS; i += THREADS) {
+        call.scales[end * GROUPS + i] = 0;
+      }
+    }
+  }
+  if (LAYOUT == BY_RANK) {
+    for (u32 i = thread; i < SLOTS * CHOICES; i += all) {
+      const u32 q = i / CHOICES / MAX_TOKENS, slot = i / CHOICES % MAX_TOKENS;
+      const u32 rows = s.ends[q] - (q == 0 ? 0 : s.ends[q - 1]);
+      if (slot >= rows) call.out_ids[i] = -1;
+    }
+  }
+}
+
+// Rows by rank stay in the memory that peers write, where a graph knows them, so their
+// half is the caller's. It is free when all ranks have begun a call after that which
+// used it: this rank has heard so by a dispatch between, or by a combine. If not, all
+// ranks find that alike, and say that they are here.
+__device__ __forceinline__ bool is_free(const DispatchCall& call,
+                                        const MemoryChannel* mine, u64 epoch) {
+  u64* state = call.blocks + blockIdx.x * BLOCK_WORDS;
+  bool ok = true;
+  if (threadIdx.x < RANKS) {
+    const u64 used = state[call.half], heard = state[COMBINED];
+    if (used != 0 && used + 1 == epoch && heard < used) {
+      const u64 at = ENTER_AT + (epoch & 1) * PACKETS;
+      const u32 flag = static_cast<u32>(epoch);
+      u64 none = 0;
+      const MemoryChannel& peer = mine[threadIdx.x];
+      peer.put_packet(at, call.rank * BLOCKS + blockIdx.x, 0, flag);
+      ok = peer.read_packet(at, peer.peer * BLOCKS + blockIdx.x, flag, none, 0);
+      fence();
+    }
+  }
+  ok = __syncthreads_and(ok);
+  if (threadIdx.x == 0) state[call.half] = epoch;
+  return ok;
+}
+
+__device__ __forceinline__ void dispatch_rows(const DispatchCall& call,
+                                              DispatchShared& s) {
+  const MemoryChannel* mine = call.channels + blockIdx.x * RANKS;
+  const u64 epoch = mine[call.rank].epoch(), turn = epoch & 1;
+  const u64 half = (LAYOUT == BY_RANK ? call.half : turn) * HALF;
+  if (LAYOUT == BY_RANK && !is_free(call, mine, epoch)) return;
+  const u32 tokens = call.tokens;
+  const u32 each = (tokens + BLOCKS - 1) / BLOCKS;
+  const u32 first = least(blockIdx.x * each, tokens), last = least(first + each, tokens);
+  count_before(call, s, first);
+  for (u32 t = first; t < last; t += AT_ONCE) {
+    const u32 many = least(AT_ONCE, last - t);
+    count_some(call, s, t, many);
+    send_some(call, s, mine, half, t, many);
+  }
+  if (blockIdx.x == BLOCKS - 1) tell_totals(s, mine, call.rank, half);
+  __syncthreads();
+  u64 said = 0;
+  if (s.bad != NOBODYS) {
+    const u32 id = static_cast<u32>(call.ids[s.bad]);  // as much of it as is said
+    said = (s.bad + 1) | static_cast<u64>(id) << 32;
+  }
+  tell_all(mine, call.rank, DONE_AT + turn * PACKETS, epoch, said);
+  if (!hear_all(mine, DONE_AT + turn * PACKETS, epoch, 1)) return;
+  const u64 here = mine[call.rank].local + half;
+  place_all(call, s, here);
+  lay_out(call, s, here);
+  fill_up(call, s);
+  __syncthreads();
+  if (threadIdx.x == 0) mine[call.rank].end_call();
+}
+
+}  // namespace stretto
+
+extern "C" __global__ void __launch_bounds__(stretto::THREADS)
+    stretto_dispatch(const stretto::DispatchCall call) {
+  STRETTO_SHARED(stretto::DispatchShared, shared);
+  stretto::dispatch_rows(call, shared);
+}
