@@ -123,7 +123,7 @@ def peers(world: Any, torch: Any, tokens: int, shape: Any) -> dict[str, float]:
 
     hidden, k, experts = shape
     n, local = world.num_ranks, experts // world.num_ranks
-    x, ids, weights = routed(torch, world.rank, tokens, shape)
+    x, ids, _ = routed(torch, world.rank, tokens, shape)
     every = x.new_empty(n * tokens, hidden, dtype=torch.uint8)
     scales = torch.empty(n * tokens, hidden // 128, device="cuda")
     all_ids = ids.new_empty(n * tokens, k)
