@@ -20,7 +20,7 @@ from stretto.experts.texts import (
     BLOCK_WORDS,
     CombineCall,
     DispatchCall,
-    Memory,
+    PeerPlaces,
     text_of,
     why_not,
 )
@@ -129,7 +129,7 @@ class GpuExperts:
         if why := why_not(geometry):
             raise CallError(f"experts: {why}")
         self.comm, self.geometry = comm, geometry
-        g, m = geometry, Memory.of(geometry, blocks)
+        g, m = geometry, PeerPlaces.of(geometry, blocks)
         self.num_local = g.num_local(comm.rank)
         self.half = 0
         self._there = comm.channels(m.nbytes, blocks=blocks)
@@ -173,7 +173,7 @@ class GpuExperts:
             at += -(-size // 16) * 16
         return places
 
-    def _seen(self, m: Memory, half: int) -> tuple[Tensor, Tensor | None]:
+    def _seen(self, m: PeerPlaces, half: int) -> tuple[Tensor, Tensor | None]:
         """Return rows by rank, and their scales, where peers write them."""
         g = self.geometry
         whole = torch.from_dlpack(self._there.buffer)[half * m.half :]

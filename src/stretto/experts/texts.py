@@ -11,7 +11,7 @@ from stretto.errors import CallError
 from stretto.experts.geometry import QUANTISERS, Geometry
 from stretto.registry import texts
 
-__all__ = ["BLOCK_WORDS", "CombineCall", "DispatchCall", "Memory", "text_of",
+__all__ = ["BLOCK_WORDS", "CombineCall", "DispatchCall", "PeerPlaces", "text_of",
            "why_not"]  # fmt: skip
 
 _ELEMENTS = {"float32": "Float32", "bfloat16": "BFloat16", "float16": "Float16"}
@@ -47,7 +47,7 @@ CombineCall = _structure(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class PeerPlaces:
     """Where what peers write lies, in bytes: of a dispatch, and of a combine."""
 
     rows: int
@@ -66,7 +66,7 @@ class Memory:
     back_nbytes: int
 
     @classmethod
-    def of(cls, g: Geometry, blocks: int) -> Memory:
+    def of(cls, g: Geometry, blocks: int) -> PeerPlaces:
         """Return it for a geometry."""
         slots, n = g.num_ranks * g.max_tokens, g.num_ranks
         most = max(g.num_local(q) for q in range(n))
@@ -117,7 +117,7 @@ def text_of(g: Geometry, blocks: int, threads: int) -> str:
     """Return the text of both kernels: numbers, then what is written by hand."""
     if why := why_not(g):
         raise CallError(why)
-    m, n = Memory.of(g, blocks), g.num_ranks
+    m, n = PeerPlaces.of(g, blocks), g.num_ranks
     names = {
         "RANKS": n, "BLOCKS": blocks, "THREADS": threads, "EXPERTS": g.num_experts,
         "CHOICES": g.top_k, "HIDDEN": g.hidden, "MAX_TOKENS": g.max_tokens,

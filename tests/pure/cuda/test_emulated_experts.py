@@ -16,7 +16,7 @@ from stretto.experts.texts import (
     BLOCK_WORDS,
     CombineCall,
     DispatchCall,
-    Memory,
+    PeerPlaces,
     text_of,
 )
 
@@ -61,7 +61,7 @@ class Emulated:
         self.g, self.n = g, g.num_ranks
         text = SHARED + text_of(g, BLOCKS, THREADS)
         self.library = build(text, folder, ENTRY)
-        memory = self.memory = Memory.of(g, BLOCKS)
+        memory = self.memory = PeerPlaces.of(g, BLOCKS)
         how = {"blocks": BLOCKS, "deadline_s": deadline_s}
         self.there = Handles(self.n, memory.nbytes, **how)
         self.back = Handles(self.n, memory.back_nbytes, **how)
