@@ -35,7 +35,7 @@ class FarSlab:
         page = mine.mapping.words(mine.layout.far(rank), FAR_PAGE // 8)
         self._call, self._exchange = page[:4], page[8:12]
         self._text = page[16:]
-        self._call[0] = NEVER
+        self._call[0], self._exchange[0] = NEVER, 0  # what another said of before
 
     def call(self) -> tuple[int, int, int, int]:
         """Return the call it was in when it last said so."""
