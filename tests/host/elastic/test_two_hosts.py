@@ -1,5 +1,6 @@
 """Ranks of two hosts, 2 and 2: one is lost, or a whole host is; the job goes on."""
 
+import sys
 import time
 
 import pytest
@@ -71,7 +72,7 @@ def test_a_standby_of_the_other_host_takes_a_lost_ranks_place(
     assert "met" == job.hear(4)
     left = [rank for rank in range(4) if rank != killed]
     told, last = said([job.hear(rank) for rank in (*left, 4)])
-    print(f"replaced after {last - begun:.3f} s")
+    sys.stdout.write(f"replaced after {last - begun:.3f} s\n")
 
     assert [[f"{r} {hosts_then}", "PeerLost", "10.0"] for r in (*left, killed)] == told
 
@@ -84,7 +85,7 @@ def test_those_who_are_left_go_on_without_a_host_that_vanished(start, hosts):
     hosts.cut()
     told, last = said([job.hear(rank) for rank in (0, 1)])
     there = [job.hear(rank) for rank in (2, 3)]
-    print(f"shrunk after {last - begun:.3f} s")
+    sys.stdout.write(f"shrunk after {last - begun:.3f} s\n")
 
     assert [[f"{r} ()", "PeerLost", "3.0"] for r in (0, 1)] == told
     assert all(one.startswith("left ") for one in there), there

@@ -235,9 +235,9 @@ class Steps:
         if not commits:
             self._recover(functools.partial(self._step))
             self._sharing.undone = False
-        self._where = SHADOW  # what the program calls now is the optimizer's own
         if commits:
             self._advance()
+        self._where = SHADOW  # what the program calls now is the optimizer's own
         part.rejoin()
         return commits and self.state.step == before + 1
 
