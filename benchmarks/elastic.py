@@ -1,6 +1,6 @@
 """What a lost rank costs: calls alone, a training step, and torchrun's restart beside.
 
-    python benchmarks/elastic.py [--runs N] [--only calls|train|drain|healthy]
+    python benchmarks/elastic.py [--runs N] [--only calls,train,restart,drain,healthy]
         [--ranks N] [--device cuda] [--out FILE]
 
 All on this host, by the clock that its processes share. Sums are compared in each run.
@@ -25,9 +25,11 @@ from typing import Any
 
 from stretto import elastic
 from stretto.bench.machine import commit
+from stretto.elastic.rehearsal import PHASES, phases
 from stretto.fabric.meeting.watching import watching
 
 HERE = Path(__file__).parent
+PARTS = ["calls", "train", "restart", "drain", "healthy"]
 WORKER = str(HERE / "elastic_worker.py")
 JOB = f"benchmark-{os.getpid()}"
 
@@ -65,10 +67,23 @@ class Running:
                 self.process.wait()
 
 
+LAUNCH = """
+import sys
+from dataclasses import replace
+from stretto.elastic import Flapping, JobOptions, LaunchedJob, Starter
+ranks, standby, least, name, *words = sys.argv[1:]
+never = Flapping(first_s=0.0, most=1 << 30)  # that kills come often is what is measured
+options = JobOptions.here(
+    int(ranks), standby=int(standby), min_ranks=int(least), name=name,
+    starter=Starter(words=words),
+)
+sys.exit(LaunchedJob(replace(options, flapping=never)).run())
+"""
+
+
 def launched(what: str, ranks: int, standby: int, least: int, **more: str) -> Running:
     """Launch a job of ours."""
-    words = [sys.executable, "-m", "stretto", "launch", "--ranks", str(ranks)]
-    words += ["--standby", str(standby), "--min", str(least), "--job", JOB, "--"]
+    words = [sys.executable, "-c", LAUNCH, *map(str, (ranks, standby, least)), JOB]
     return Running([*words, sys.executable, WORKER, what], **more)
 
 
@@ -92,8 +107,8 @@ def calls(ranks: int, how: str) -> dict[str, float]:
         job.end()
 
 
-def next_step(job: Running, ranks: int, at: int) -> float:
-    """Kill rank 1 after a step; return the time to the next that all have committed."""
+def next_step(job: Running, ranks: int, at: int) -> tuple[float, float]:
+    """Kill rank 1 after a step; return when, and how long until all have the next."""
     pids, last = {}, {}
     while True:
         said = job.hear()
@@ -109,24 +124,49 @@ def next_step(job: Running, ranks: int, at: int) -> float:
         assert said is not None, "the job has ended"
         if said["at"] > killed and said["step"] > begun:
             done.setdefault(said["rank"], said["at"])
-    return max(done.values()) - killed
+    return killed, max(done.values()) - killed
 
 
-def train(runs: int, ranks: int) -> list[float]:
-    """Return the downtimes of kills in one job, which goes on after each."""
-    found: list[float] = []
+def train(runs: int, ranks: int) -> list[dict[str, float]]:
+    """Return the downtimes of kills in one job, which goes on after each: by phase."""
+    found: list[dict[str, float]] = []
     job = launched("train", ranks, 1, 2, STEPS="1000000")
     try:
-        at = 10
-        for _ in range(runs):
-            found.append(next_step(job, ranks, at))
-            until = time.monotonic() + 12.0  # another one stands by again
-            while time.monotonic() < until:
-                said = job.hear()
-                at = max(at, said["step"] if said else 0) + 1
+        for nth in range(runs):
+            at = _until_ready(job, ranks, nth)
+            killed, downtime_s = next_step(job, ranks, at)
+            found.append({"downtime": downtime_s, **_phases(killed, nth + 1)})
     finally:
         job.end()
     return found
+
+
+def _until_ready(job: Running, ranks: int, generation: int) -> int:
+    """Read what ranks say until somebody stands by and waits; return a step to come."""
+    at, look_at = 10, time.monotonic() + 1.0
+    while True:
+        said = job.hear()
+        assert said is not None, "the job has ended"
+        at = max(at, said["step"] + 5)
+        if time.monotonic() < look_at:
+            continue
+        look_at = time.monotonic() + 1.0
+        with watching(JOB) as meeting:
+            seen = elastic.look(meeting)
+        ready = [m for m in seen.members if m.rank < 0 and m.said.get("ready")]
+        if ready and (len(seen.ranks), seen.generation) == (ranks, generation):
+            return at
+
+
+def _phases(killed: float, generation: int) -> dict[str, float]:
+    with watching(JOB) as meeting:
+        for _ in range(50):
+            said = [m.said.get("recovery", {}) for m in elastic.look(meeting).ranks]
+            known = [one["at"] for one in said if one.get("generation") == generation]
+            if known:
+                break
+            time.sleep(0.1)
+    return phases(killed, known)
 
 
 def drained(ranks: int, runs: int) -> list[float]:
@@ -225,7 +265,7 @@ def main() -> None:
     os.environ["DEVICE"] = args.device
     found: dict[str, Any] = {"command": " ".join(sys.argv), "commit": commit()}
     found["machine"] = f"{platform.processor() or platform.machine()}, {os.cpu_count()}"
-    chosen = args.only.split(",") if args.only else ["calls", "train", "healthy"]
+    chosen = args.only.split(",") if args.only else PARTS
     if "calls" in chosen:
         for name, ranks, how in [
             ("replace 1 of 4", 4, "replace"),
@@ -236,11 +276,14 @@ def main() -> None:
             say(name, [one["first"] for one in found[name]], "ms")
     if "train" in chosen:
         found["DDP, replaced"] = train(args.runs, args.ranks)
-        say("DDP, replaced", found["DDP, replaced"], "s")
+        for part in ("downtime", *PHASES):
+            values = [one[part] for one in found["DDP, replaced"]]
+            say(f"DDP, replaced: {part}", values, "s")
+    if "restart" in chosen:
         found["DDP, torchrun"] = restarted(max(1, args.runs // 5), args.ranks)
         say("DDP, torchrun", found["DDP, torchrun"], "s")
     if "drain" in chosen:
-        found["DDP, drained"] = drained(args.ranks, args.runs)
+        found["DDP, drained"] = drained(args.ranks, max(2, args.runs // 3))
         say("DDP, drained", found["DDP, drained"], "s")
     if "healthy" in chosen:
         found["healthy"] = healthy(2)

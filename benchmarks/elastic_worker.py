@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-WIDTH = 1817
+WIDTH = int(os.environ.get("WIDTH", "1817"))
 """Three layers of so many squared are ten million parameters."""
 DONE = "done"
 
@@ -71,7 +71,8 @@ def model_and_data() -> tuple[Any, Any, Any]:
     torch.manual_seed(0)
     device = torch.device(os.environ.get("DEVICE", "cpu"))
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        here = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+        torch.cuda.set_device(here)
     net = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3))).to(device)
     ddp = nn.parallel.DistributedDataParallel(net)
     opt = torch.optim.Adam(ddp.parameters(), lr=1e-4)
@@ -103,6 +104,36 @@ def train() -> None:
                 step=state.step,
                 at=time.monotonic(),
             )
+    dist.destroy_process_group()
+
+
+def storm() -> None:
+    """Train a small model with dropout; say every loss, as its bits."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    import stretto.torch  # noqa: F401
+    from stretto.torch import elastic
+
+    torch.set_num_threads(1)
+    dist.init_process_group("stretto")
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(8, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.Linear(64, 4)
+    )
+    ddp = nn.parallel.DistributedDataParallel(net)
+    opt = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+    state = elastic.State(model=ddp, optimizer=opt, seed=1)
+    for step in elastic.steps(state, number=int(os.environ["STEPS"])):
+        drawn = torch.Generator().manual_seed(step * 64 + dist.get_rank())
+        opt.zero_grad()
+        loss = ddp(torch.randn(8, 8, generator=drawn)).square().mean()
+        loss.backward()
+        opt.step()
+        if state.committed:
+            say(rank=dist.get_rank(), step=state.step, loss=loss.item().hex())
+        time.sleep(float(os.environ["PAUSE"]))
     dist.destroy_process_group()
 
 
@@ -172,6 +203,5 @@ def healthy() -> None:
 
 
 if __name__ == "__main__":
-    {"calls": calls, "train": train, "restart": restart, "healthy": healthy}[
-        sys.argv[1]
-    ]()
+    parts = (calls, train, storm, restart, healthy)
+    {one.__name__: one for one in parts}[sys.argv[1]]()

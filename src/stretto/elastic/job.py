@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stretto.elastic.flapping import Flapping
@@ -45,6 +45,8 @@ class JobOptions:
     starter: Starter
     address: str
     """Where the hub is found: a name for the job, or `tcp://HOST:PORT`."""
+    flapping: Flapping = field(default_factory=Flapping)
+    """How a host is treated whose processes die again and again."""
 
     @classmethod
     def here(
@@ -84,7 +86,7 @@ class LaunchedJob:
         """Open its hub; nothing runs yet."""
         self._wanted, self._children = wanted, list[_Child]()
         self._first = len(wanted.hosts)
-        self._flapping = Flapping()
+        self._flapping = wanted.flapping
         self._status = 0
         self._ended_at: float | None = None
         self._due: list[tuple[float, str]] = []
