@@ -169,13 +169,28 @@ class Leads:
         if self._asked is asked and len(asked.granted) < len(asked.members):
             self._drop(asked)
 
-    def _drop(self, asked: _Asked, *, is_bad: bool = True) -> None:
-        """Give a version back; nothing more is wanted of it from there."""
+    def _drop(
+        self, asked: _Asked, *, is_bad: bool = True, for_good: bool = False
+    ) -> None:
+        """Give a version back; if it did not come, it is asked for again in a while.
+
+        Not so `for_good`: what does not fit will not fit later.
+        """
         for who in asked.members:
             self._ranks.send(who.peer, "release", number=asked.number)
         self._asked = None
-        if is_bad:
-            self._is_bad.add((asked.team, asked.version))
+        if not is_bad:
+            return
+        bad = asked.team, asked.version
+        self._is_bad.add(bad)
+
+        def again() -> None:
+            self._is_bad.discard(bad)
+            self.consider()
+
+        if not for_good:
+            until = time.monotonic() + self._ranks.patience
+            self._ranks.engine.loop.at(until, self._locked(again))
 
     def forgive(self, team: str) -> None:
         """Ask somebody again who has something new to offer."""
@@ -278,7 +293,7 @@ class Leads:
             return
         self.state = self.state.hear(Failed(rank, attempt))
         self._ranks.fault = error
-        self._drop(self._asked)
+        self._drop(self._asked, for_good=isinstance(error, CallError))
         self.consider()
 
     def left(self, who: Who) -> None:

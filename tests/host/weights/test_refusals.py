@@ -18,6 +18,7 @@ from stretto.errors import (
 )
 from stretto.weights import Cat, Part, Version
 from stretto.weights.copies import Copy
+from stretto.weights.member import Member
 from stretto.weights.pulling import Puller
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
@@ -253,3 +254,26 @@ def test_bad_input_is_refused_in_words(engines, call, said):
     """What was got, and what is wanted."""
     with pytest.raises(CallError, match=said):
         call(engines.engine("bad"))
+
+
+@pytest.mark.parametrize("what", ["a grant", "a pull"])
+def test_what_did_not_come_in_time_is_asked_for_again(engines, monkeypatch, what):
+    """A source that was busy elsewhere for longer than a replica's patience."""
+    owner, name = (Member, "_hold") if what == "a grant" else (Puller, "pull")
+    inner, calls = getattr(owner, name), []
+
+    def once_in_vain(self, *given):
+        calls.append(self)
+        if len(calls) > 1:
+            return inner(self, *given)
+        if what == "a pull":
+            raise TransferError("the wire is cut")
+        return None
+
+    monkeypatch.setattr(owner, name, once_in_vain)
+    source = engines.source(some(1.0))
+    policy = engines.replica(some(), source.engine, patience=0.1)
+    source.push(wait=True, timeout=WAIT)
+
+    assert len(calls) >= 2
+    assert 0 == policy.version.counter
