@@ -1,10 +1,14 @@
 """What rooms above say to one another by engines that are connected."""
 
+import os
+import threading
+
 import numpy as np
 import pytest
 from tests.waiting import until
 
 from stretto.errors import CallError
+from stretto.transfer import Engine
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 
@@ -82,3 +86,34 @@ def test_more_is_shared_than_a_socket_takes(start, engine):
     names = child.ask("names", peer=engine.name, last="memory-2999")
 
     assert len(arrays) == names
+
+
+def test_who_closes_has_said_all_that_it_was_told_to(start, engine):
+    """More than the connection has room for, to a peer that is slow to hear it."""
+    follower = Follower()
+    engine.follow("ours", follower)
+    child = start()
+    there = engine.connect(child.address).wait(20)
+    with Engine(f"says-{os.getpid()}", job=engine.job) as says:
+        slow, hear = threading.Event(), follower.heard
+
+        def heard(peer, body):
+            slow.wait(0.3)
+            hear(peer, body)
+
+        follower.heard = heard
+        to = says.connect(engine.name).wait(20)
+        for nth in range(4000):
+            to.send("ours", {"nth": nth, "more": "x" * 200})
+            if to._connection.is_sending:
+                break
+        else:
+            pytest.fail("the connection takes everything")
+        to.send("ours", {"nth": -1})
+        slow.set()
+    name = to.engine.name
+    until(lambda: ("lost", name) in follower.told)
+
+    said = [nth for kind, who, *rest in follower.told if who == name for nth in rest]
+    assert [*range(nth + 1), -1] == said
+    assert not there.lost

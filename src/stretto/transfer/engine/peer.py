@@ -282,6 +282,12 @@ class Peer(Exchange):
     def close(self, why: str = "") -> None:
         """End the connection; the peer hears of it, and all that was said before."""
         self.part(why)
+        while self._connection.is_sending and not self.lost:
+            with self.lock:  # what had no room yet
+                self._connection.flush()
+            if time.monotonic() > self._part_by:
+                break
+            time.sleep(0.001)
         if self.is_far and not self.lost:
             # What is still to be sent needs this end; it hangs up when it has it.
             self.engine.loop.wait_for(self._parted, self._part_by)
