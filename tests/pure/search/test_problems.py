@@ -298,6 +298,16 @@ def test_online_steps_cost_what_exact_slopes_cost(knobs, noise):
     assert costs["sparse"] <= 1.02 * costs["exact"]
 
 
+def test_few_tries_find_which_knobs_matter_now():
+    """Where others matter in every round, noise in all knobs is what SPSA pays for."""
+    costs = {
+        method: np.mean([accumulated(50, 5, method, s, moving=True) for s in range(4)])
+        for method in ("exact", "sparse", "spsa")
+    }
+    assert costs["sparse"] <= 1.05 * costs["exact"]
+    assert costs["spsa"] > 1.3 * costs["sparse"]
+
+
 def test_an_online_tuner_refuses_what_it_cannot_take():
     """An online tuner refuses what it cannot take."""
     with pytest.raises(CallError, match="matter=9"):

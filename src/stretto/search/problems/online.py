@@ -83,23 +83,25 @@ def accumulated(
     step: float = 0.1,
     reach: float = 0.01,
     samples: int | None = None,
+    moving: bool = False,
 ) -> float:
     """Return what a hundred rounds cost by a method: sparse, spsa or exact.
 
     `spsa` spends its samples on pairs of points on both sides, and takes their mean.
+    `moving`: other knobs matter in every round.
     """
     if method not in _METHODS:
         raise CallError(f"method={method!r}: want {', '.join(_METHODS)}")
     rng = np.random.default_rng((seed, knobs))
-    hills = np.zeros(knobs)
-    chosen = rng.choice(knobs, matter, replace=False)
-    hills[chosen] = rng.uniform(0.5, 1.5, matter)
+    hills, chosen = _hills(rng, knobs, matter)
     count = samples_for(knobs, matter) if samples is None else samples
     tuner = OnlineTuner(
         [1.0] * knobs, matter=matter, step=step, reach=reach, samples=count, seed=seed
     )
     at, total = tuner.at, 0.0
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS):
+        if moving and turn:
+            hills, chosen = _hills(rng, knobs, matter)
         tilt = np.zeros(knobs)
         tilt[chosen] = rng.normal(0, 0.1, matter)
         cost = _Cost(hills, tilt, noise, rng)
@@ -116,6 +118,13 @@ def accumulated(
         if not math.isfinite(total) or abs(total) > 1e9:
             return 1e9
     return total
+
+
+def _hills(rng: Any, knobs: int, matter: int) -> tuple[Any, Any]:
+    """Return how steep the cost is along each knob, and along which it is at all."""
+    hills, chosen = np.zeros(knobs), rng.choice(knobs, matter, replace=False)
+    hills[chosen] = rng.uniform(0.5, 1.5, matter)
+    return hills, chosen
 
 
 class _Cost:
