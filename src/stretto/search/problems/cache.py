@@ -56,7 +56,7 @@ class CacheProblem(PolicyProblem):
         "probation = 0.01\ndirect = gap > 0\nscore = (count + returns) / size",
     )
 
-    def __init__(self, trace: str, size: float | str = 0.01, sample: int = 8) -> None:
+    def __init__(self, trace: str, size: float | str = 0.01, sample: int = 32) -> None:
         """Read a trace; `size` is a share of its footprint, such as 0.001 or "0.1%".
 
         `sample`: how many objects are looked at to evict one.
