@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from stretto.errors import CallError, ParseError, StrettoError
 from stretto.registry import modules
 from stretto.runtime.choice import parse_sizes
 
+_DEADLINE_S = 60.0
+_HOW = ("model", "jobs")
+"""What a run keeps of how it was searched, beside the problem's arguments."""
 _VERBS = ("list", "show", "resume", "replay", "compare")
 
 
@@ -72,6 +76,14 @@ def _parser(name: str, kind: Any) -> argparse.ArgumentParser:
     add = top.add_argument
     add("--evals", type=int, default=1000, help="candidates that are judged [1000]")
     add("--seed", type=int, default=0, help="the same finds the same [0]")
+    add("--jobs", type=int, default=int(kind.isolated),
+        help="child processes that judge, 0: this one does [%(default)s]")  # fmt: skip
+    add(
+        "--deadline",
+        type=float,
+        default=_DEADLINE_S,
+        help="seconds of a verdict there [60]",
+    )
     add("--islands", type=int, default=4, help="populations that search apart [4]")
     add("--db", default=":memory:", metavar="RUN", help="keep the search in this file")
     add("-o", "--out", metavar="FILE", help="write what is found there, as TOML")
@@ -101,9 +113,10 @@ def _search(name: str, problem: Any, given: argparse.Namespace, told: Any) -> in
         def tell(one: Any) -> None:
             progress.step(one.trial.text.replace("\n", "; ")[:60])
 
-        told["model"] = bool(given.llm)
+        told |= {"model": bool(given.llm), "jobs": given.jobs}
         kept.say(arguments=json.dumps(told, sort_keys=True, default=str))
-        found = search(asked, settings, run=kept, told=tell)
+        with _judges(told, given.seed, given.deadline) as judge:
+            found = search(asked, settings, run=kept, judge=judge, told=tell)
     if given.out:
         extra = problem.extra(problem.parse(found.text))
         text = spell(name, found, seed=given.seed, extra=extra)
@@ -112,6 +125,26 @@ def _search(name: str, problem: Any, given: argparse.Namespace, told: Any) -> in
     _print(name, found, given, refusals, alone)
     kept.close()
     return 0
+
+
+@contextlib.contextmanager
+def _judges(told: Any, seed: int, deadline_s: float) -> Iterator[Any]:
+    """Yield who judges: child processes, or None for this one."""
+    problem = {k: v for k, v in told.items() if k not in ("name", *_HOW)}
+    if not told.get("jobs"):
+        yield None
+        return
+    from stretto.search.judges.children import Children
+
+    jobs = int(told["jobs"])
+    if not 1 <= jobs <= 256 or not deadline_s > 0:
+        raise CallError(
+            f"--jobs {jobs} --deadline {deadline_s:g}: want 0 to 256, above 0 s"
+        )
+    with Children(
+        told["name"], problem, seed=seed, jobs=jobs, deadline_s=deadline_s
+    ) as judge:
+        yield judge
 
 
 def _with_model(problem: Any, given: argparse.Namespace, kept: Any) -> Any:
@@ -241,8 +274,10 @@ def _again(verb: str, rest: Sequence[str]) -> tuple[argparse.Namespace, Any, Any
     kept = _open(given.run)
     try:
         told = json.loads(kept.said["arguments"])
-        asked = told.pop("model", False)
-        made = problem(told.pop("name"), **told)
+        asked = told.get("model", False)
+        given.told = dict(told)
+        name = told.pop("name")
+        made = problem(name, **{k: v for k, v in told.items() if k not in _HOW})
     except (KeyError, ValueError, TypeError):
         raise ParseError(f"{given.run}: it does not say what was searched") from None
     if asked and isinstance(made, PolicyProblem):  # answers are kept in the run
@@ -258,7 +293,8 @@ def _resume(rest: Sequence[str]) -> int:
     settings = Settings(
         evals=int(said["evals"]), seed=int(said["seed"]), islands=int(said["islands"])
     )
-    found = search(made, settings, run=kept)
+    with _judges(given.told, settings.seed, _DEADLINE_S) as judge:
+        found = search(made, settings, run=kept, judge=judge)
     _print(said["problem"], found, given)
     return 0
 

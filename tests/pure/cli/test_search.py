@@ -1,6 +1,7 @@
 """`stretto search`: searches, and looks at searches."""
 
 import json
+import sqlite3
 import struct
 import tomllib
 
@@ -51,6 +52,23 @@ def test_a_policy_is_searched_written_shown_resumed_and_compared(
             assert said["rows"][0]["differ"] == 0
     assert main(["search", "compare", run, run]) == 0
     assert "30" in capsys.readouterr().out
+
+
+def test_children_judge_as_this_process_does(trace, tmp_path, capsys):
+    """The same bytes, and what a judge there cannot do is said."""
+    runs = []
+    for jobs in ("0", "2"):
+        run = tmp_path / f"{jobs}.db"
+        words = ["search", "cache", trace, "--size", "10%", "--evals", "25"]
+        assert main([*words, "--jobs", jobs, "--db", str(run)]) == 0
+        with sqlite3.connect(run) as file:
+            runs.append(file.execute("select * from judged").fetchall())
+    assert runs[0] == runs[1]
+    capsys.readouterr()
+    assert main(["search", "resume", str(tmp_path / "2.db"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evals"] == 25
+    assert main([*words, "--jobs", "999"]) == 2
+    assert "--jobs 999" in capsys.readouterr().err
 
 
 def test_problems_are_listed_with_what_they_need(capsys):
