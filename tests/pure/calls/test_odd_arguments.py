@@ -117,12 +117,14 @@ MADE = {
     "count": lambda: 4,
     "value": lambda: 1,
     "values": lambda: [1],
+    "shift": lambda: 1.0,
+    "period": lambda: 10.0,
 }
 VERBS = sorted(
     name
     for name in dir(stretto.Communicator)
     if name[0] != "_" and callable(getattr(stretto.Communicator, name))
-    if name not in ("close", "check")
+    if name not in ("close", "check", "experts")  # it opens a room, which has its own
 )
 
 
