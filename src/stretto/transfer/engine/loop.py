@@ -81,7 +81,7 @@ class LinkLoop(fabric.Loop):
     def add(self, taker: Taker) -> None:
         """Listen to a link."""
         with self._lock:
-            self._draining[id(taker)] = threading.RLock()
+            self._draining[id(taker)] = taker.link.taking
             self._set((*self._takers, taker))
         taker.link.asleep[0] = not self._attention[Attention.IS_HOT]
         for number in self._selected(taker):

@@ -40,7 +40,8 @@ class Peer(Exchange):
         is_first: bool, **about: Any,
     ) -> None:  # fmt: skip
         super().__init__(engine, name, link, connection, is_first=is_first, **about)
-        self.ready: Pending[Peer] = Pending(engine.loop, f"connection to {name!r}")
+        self.ready: Pending[None] = Pending(engine.loop, f"connection to {name!r}")
+        """It has no result: a peer that is lost goes without the garbage collector."""
         self._regions: dict[str, Region] = {}
         self._wanted: dict[str, list[Pending[Region]]] = {}
         self._notes: dict[bytes, tuple[int, NDArray[np.int64]]] = {}
@@ -196,7 +197,7 @@ class Peer(Exchange):
             case "no":
                 self._ends(f"it refuses us: {str(said['why'])[:300]}", self.link.come)
             case "ready":
-                self.ready.finish(self)
+                self.ready.finish(None)
                 self.engine.topics.came(self)
             case "topic":
                 self.engine.topics.heard(self, str(said["topic"]), dict(said["body"]))
@@ -278,6 +279,7 @@ class Peer(Exchange):
         while not self.link.leave() and time.monotonic() < until:
             time.sleep(_LOOK_S)  # a copy sees soon that it is not wanted
         self._connection.close()
+        self._regions.clear()  # each refers to us, and keeps what we have mapped
 
     def close(self, why: str = "") -> None:
         """End the connection; the peer hears of it, and all that was said before."""

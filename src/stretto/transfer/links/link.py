@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,6 +34,8 @@ from stretto.transfer.loader import functions
 
 __all__ = ["Link", "Record", "notice", "tag_hash"]
 
+_TAKEN_S = 1.0
+
 
 class Link(Channel):
     """A channel with a stage, and with what a peer has prepared and is sent straight.
@@ -59,8 +62,7 @@ class Link(Channel):
         self.fields = fields
         if fields is not None and self.is_quick:
             self._block[Block.FIELDS] = fields.address
-        self.stage_lock = self.at + Block.STAGE_LOCK.at
-        self.staging = Staging(self)
+        self.staging = Staging(self.at + Block.STAGE_LOCK.at if self.is_quick else 0)
         """Held from placing bytes in the stage until they are announced."""
         self._kept = np.zeros((MOST_KEPT if self.is_quick else 1, Kept.END), np.int64)
         self._keeps: dict[int, Any] = {}
@@ -68,6 +70,8 @@ class Link(Channel):
         self._block[Block.KEPT] = self._kept.ctypes.data
         self._sends = np.zeros((MOST_SENDS if self.is_quick else 1, Send.END), np.int64)
         self._block[Block.SENDS] = self._sends.ctypes.data
+        self.taking = threading.RLock()
+        """Held by who takes records, and does what they ask for."""
         self._held: deque[tuple[int, object]] = deque()
         """What is read by sends that were begun, and the number of each."""
         self._staged = word_at(self.out + Word.STAGED)
@@ -198,6 +202,22 @@ class Link(Channel):
         """Return whether something is left to send by the hop."""
         queued = self._block[Block.FIRST_SEND] < self._block[Block.LAST_SEND]
         return self.hop is not None and bool(queued or self.hop.busy())
+
+    def close(self) -> None:
+        """End the hop's connection; let go what was queued and kept for the peer.
+
+        Of that some may hold this link: it must not wait for the garbage collector.
+        """
+        super().close()
+        lock = self.at + Block.PUSH_LOCK.at
+        functions().enter(lock)
+        self._block[Block.FIRST_SEND] = self._block[Block.LAST_SEND]
+        functions().leave(lock)
+        self._held.clear()
+        if self.taking.acquire(timeout=_TAKEN_S):
+            self._kept[:, Kept.KIND] = 0
+            self._keeps.clear()
+            self.taking.release()
 
     def leave(self) -> bool:
         """Say that no more is written to the peer's memory; False: something still is.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from stretto.transfer.loader import functions
 
@@ -11,8 +10,9 @@ from stretto.transfer.loader import functions
 class Staging:
     """The right to place bytes, among the threads of Python and the compiled ones."""
 
-    def __init__(self, link: Any) -> None:
-        self._link, self._lock, self._depth = link, threading.RLock(), 0
+    def __init__(self, word: int) -> None:
+        """`word` is where compiled threads say that they place some; 0: none do."""
+        self._word, self._lock, self._depth = word, threading.RLock(), 0
 
     def acquire(self) -> bool:
         """Take it, unless somebody has it."""
@@ -27,8 +27,8 @@ class Staging:
 
     def _entered(self) -> None:
         self._depth += 1
-        if self._depth == 1 and self._link.is_quick:
-            functions().enter(self._link.stage_lock)
+        if self._depth == 1 and self._word:
+            functions().enter(self._word)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -36,6 +36,6 @@ class Staging:
 
     def __exit__(self, *error: object) -> None:
         self._depth -= 1
-        if not self._depth and self._link.is_quick:
-            functions().leave(self._link.stage_lock)
+        if not self._depth and self._word:
+            functions().leave(self._word)
         self._lock.release()
