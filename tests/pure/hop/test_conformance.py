@@ -44,13 +44,17 @@ def test_the_case_that_fails_is_named(monkeypatch):
         carriers.check(Wrong())
 
 
-@pytest.mark.parametrize("offered", [None, object, 7, Wrong])
-def test_an_entry_point_that_is_no_carrier_is_named(monkeypatch, offered):
+@pytest.mark.parametrize(
+    ("offered", "said"),
+    [
+        *((one, "is .*; want a") for one in (None, object, 7)),
+        (Wrong, "is named 'wrong'"),
+    ],
+)
+def test_an_entry_point_that_is_no_carrier_is_named(monkeypatch, offered, said):
     """With what it is, and what is wanted: also where its name is another one."""
     monkeypatch.setattr(hop._carriers, "get", lambda name: offered)
-    with pytest.raises(
-        StrettoError, match=r"'mine' of stretto\.carriers is .*; want a"
-    ):
+    with pytest.raises(StrettoError, match=rf"'mine' of stretto\.carriers {said}"):
         hop.get("mine")
 
 
