@@ -43,6 +43,7 @@ class Peer(Exchange):
         self.ready: Pending[None] = Pending(engine.loop, f"connection to {name!r}")
         """It has no result: a peer that is lost goes without the garbage collector."""
         self._regions: dict[str, Region] = {}
+        self._last_names: tuple[str, ...] = ()
         self._wanted: dict[str, list[Pending[Region]]] = {}
         self._notes: dict[bytes, tuple[int, NDArray[np.int64]]] = {}
         """By name: a note as `_announce` wants it, and where it lies. None for who is
@@ -85,7 +86,7 @@ class Peer(Exchange):
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of its memory, sorted."""
-        return tuple(sorted(self._regions))
+        return tuple(sorted(self._regions or self._last_names))
 
     def notify(self, tag: bytes, count: int = 1) -> None:
         """Send a notification; `engine.notified(tag)` waits for it there."""
@@ -239,7 +240,8 @@ class Peer(Exchange):
 
     def _share(self, region: Region) -> None:
         with self.lock:
-            self._regions[region.name] = region
+            if not self.lost:
+                self._regions[region.name] = region
             wanted = self._wanted.pop(region.name, [])
         for pending in wanted:
             pending.finish(region)
@@ -279,7 +281,9 @@ class Peer(Exchange):
         while not self.link.leave() and time.monotonic() < until:
             time.sleep(_LOOK_S)  # a copy sees soon that it is not wanted
         self._connection.close()
-        self._regions.clear()  # each refers to us, and keeps what we have mapped
+        with self.lock:
+            self._last_names = (*self._regions,)
+            self._regions.clear()  # each refers to us, and keeps what we have mapped
 
     def close(self, why: str = "") -> None:
         """End the connection; the peer hears of it, and all that was said before."""
