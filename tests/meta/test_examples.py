@@ -8,6 +8,12 @@ from tests.meta.programs import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LONG = {"elastic_ddp", "torch_train"}
+"""Those that import much of PyTorch in each of several processes."""
+BY_DAY = [
+    pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem)
+    for path in EXAMPLES
+]
 
 
 def check(path, *, fresh):
@@ -23,7 +29,7 @@ def check(path, *, fresh):
     assert done.stdout
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BY_DAY)
 def test_an_example_runs(path):
     """And is whole; ranks start in less time than users' take.
 
@@ -41,5 +47,6 @@ def test_an_example_runs_as_users_run_it(path):
 
 
 def test_there_are_examples():
-    """Somebody who learns by reading programs finds some."""
+    """Somebody who learns by reading programs finds some; each long one is one."""
     assert EXAMPLES
+    assert {path.stem for path in EXAMPLES} > LONG

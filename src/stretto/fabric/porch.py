@@ -50,7 +50,10 @@ class Knock:
         met: Callable[[Knock], None], refused: Callable[[Knock], None],
         source: str = "",
     ) -> None:  # fmt: skip
-        """Begin; OSError: it is of no use, and is closed."""
+        """Begin; OSError: the connection is of no use, and is closed.
+
+        Who has hung up already may have said why: that is heard in the loop.
+        """
         self._loop, self.sock, self.shake = loop, sock, shake
         self._met, self._refused, self.source = met, refused, source
         self.is_over = self.hung_up = False
@@ -60,8 +63,7 @@ class Knock:
         try:
             sock.setblocking(False)
             alive.watch(sock, read_late=True)
-            with suppress(ConnectionError):  # why it has hung up may be there to read
-                sock.send(shake.begin())  # short enough for an empty buffer
+            self._say(shake.begin())
         except OSError:
             sock.close()
             raise
@@ -73,7 +75,7 @@ class Knock:
             while data and not self.shake.is_over:
                 data = self.sock.recv(self.shake.want)
                 if said := self.shake.hear(data):
-                    self.sock.send(said)
+                    self._say(said)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as e:
@@ -89,6 +91,10 @@ class Knock:
             self.is_over = True
             self._loop.unwatch(self.sock)
             self._met(self)
+
+    def _say(self, said: bytes) -> None:
+        with suppress(ConnectionError):  # what it said before it hung up is still read
+            self.sock.send(said)  # short enough for an empty buffer
 
     def _hung_up(self, said: str, otherwise: str) -> None:
         why = said or tls.reason(self.sock)

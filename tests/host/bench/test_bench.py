@@ -196,6 +196,7 @@ def test_gloo_is_measured_on_the_same_buffers():
     assert all(0 <= row["hidden"] <= 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_mpi_is_measured_through_its_own_launcher():
     """With mpi among the peers, mpirun starts the ranks."""
     pytest.importorskip("mpi4py", reason="MPI is reached through mpi4py")

@@ -105,11 +105,13 @@ def test_any_machine_is_served(collective, seed):
     "collective", nightly(["all_reduce", "all_gather", "all_to_all"], 3)
 )
 def test_groups_without_rank_0_are_served_with_relays(collective):
-    """What `bound` accepts is synthesised."""
+    """What `bound` accepts is synthesised, well as soon as there is time for it."""
     network = from_machine(topology.load("dgx1")).group((1, 4, 6), relays=True)
-    found, us = found_on(network, collective, 10**9, 1)
-
-    assert us == pytest.approx(float(found.us), rel=1e-7)
+    for seconds in (1, 4, 16):  # busy cores get little done in one
+        found, us = found_on(network, collective, 10**9, seconds)
+        assert us == pytest.approx(float(found.us), rel=1e-7)
+        if found.gap < 0.5:
+            break
     assert found.gap < 0.5
 
 

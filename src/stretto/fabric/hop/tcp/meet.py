@@ -18,6 +18,7 @@ from stretto.fabric.porch import Knock, Porch
 
 _PURPOSE = "hop 2"
 _PAUSE_S = 0.05
+_NO_ANSWER = "no answer"
 
 Way = tuple[int, int]
 """A peer, and a lane."""
@@ -100,7 +101,7 @@ class Meet:
             sock.close()
             return
         self._calls[way] = sock
-        self._why.setdefault(way, "no answer")
+        self._why.setdefault(way, _NO_ANSWER)
         self._loop.watch(sock, partial(self._connected, way, sock), events=WRITE)
 
     def _bound(self, sock: socket.socket, lane: int) -> int:
@@ -142,7 +143,8 @@ class Meet:
 
     def _refused(self, way: Way, knock: Knock) -> None:
         del self._calls[way]
-        self._why[way] = knock.why
+        if not knock.hung_up or self._why.get(way, _NO_ANSWER) == _NO_ANSWER:
+            self._why[way] = knock.why  # else an earlier try says more
 
     # Who has a smaller rank comes to us.
 
