@@ -229,6 +229,9 @@ def _plain(verb: str, rest: Sequence[str], *names: str) -> argparse.Namespace:
     top = argparse.ArgumentParser(f"stretto search {verb}")
     for name in names:
         top.add_argument(name, metavar=name.upper())
+    if verb == "show":
+        top.add_argument("--c", action="store_true", help="a FILE.toml's policy as C")
+        top.add_argument("--bpf", action="store_true", help="as C for a kernel's BPF")
     add_json(top)
     given = top.parse_args(rest)
     given.command = f"search {verb}"
@@ -247,6 +250,8 @@ def _show(rest: Sequence[str]) -> int:
     from stretto.search.evolve import progress
 
     given = _plain("show", rest, "run")
+    if given.run.endswith(".toml"):
+        return _show_policy(given)
     kept = _open(given.run)
     rows = list(kept.rows())
     said = kept.said
@@ -262,6 +267,20 @@ def _show(rest: Sequence[str]) -> int:
         for one in progress(rows)
     ]  # fmt: skip
     print_rows(given, best, title)
+    return 0
+
+
+def _show_policy(given: argparse.Namespace) -> int:
+    """Print a policy of a file, and with --c or --bpf what a compiler takes."""
+    from stretto.search import load
+
+    found = load(given.run)
+    code = found.as_c(kernel=given.bpf) if given.c or given.bpf else ""
+    if given.json:
+        print_json({"command": "search show", "problem": found.problem,
+                    "found": found.text, "code": code})  # fmt: skip
+        return 0
+    print(code or found.text)
     return 0
 
 

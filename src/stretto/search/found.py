@@ -13,7 +13,7 @@ import numpy as np
 from stretto._version import __version__
 from stretto.errors import CallError, ParseError, StrettoError
 from stretto.search.evolve import PolicyProblem, Searched
-from stretto.search.language import Policy, code_of, evaluate
+from stretto.search.language import Policy, as_bpf, as_c, code_of, evaluate
 from stretto.search.problems import kind_of
 from stretto.topology import Reader
 from stretto.topology.traffic import Congestion
@@ -44,6 +44,15 @@ class FoundPolicy:
             raise CallError(f"{self.problem}: want the features {', '.join(names)}")
         row = np.array([[float(features[name]) for name in names]])
         return float(evaluate(code_of(self.policy[part], names), row)[0])
+
+    def as_c(self, *, kernel: bool = False) -> str:
+        """Return its parts as C functions: of doubles, or for a `kernel`'s BPF."""
+        spell = as_bpf if kernel else as_c
+        names = self.kind.form.features
+        return "\n".join(
+            spell(term, names, name=name, head=not i)
+            for i, (name, term) in enumerate(self.policy.parts)
+        )
 
     def congestion(self) -> Congestion:
         """Return it as a congestion control for the packet engine."""

@@ -50,6 +50,11 @@ def test_a_policy_is_searched_written_shown_resumed_and_compared(
             assert said["found"] == told["found"]
         if verb == "replay":
             assert said["rows"][0]["differ"] == 0
+    assert main(["search", "show", str(out)]) == 0
+    assert capsys.readouterr().out == told["found"] + "\n"
+    for word, kind in (("--c", "double score("), ("--bpf", "st_t score(")):
+        assert main(["search", "show", str(out), word]) == 0
+        assert kind in capsys.readouterr().out
     assert main(["search", "compare", run, run]) == 0
     assert "30" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stretto.errors import ParseError, StrettoError
-from stretto.search import language
+from stretto.search import language, load
 from stretto.search.language import (
     CHANGES,
     NUMBER,
@@ -218,6 +218,24 @@ def test_c_gives_the_bits_of_the_machine(tmp_path):
         function.restype, function.argtypes = ctypes.c_double, [ctypes.c_double] * 3
         want = evaluate(code_of(term, FEATURES), inputs)
         assert [function(*row) for row in inputs] == want.tolist(), spell(term)
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+def test_all_parts_of_a_policy_are_one_file_of_c(tmp_path, kernel):
+    """It compiles as it is, and each part is a function."""
+    file = tmp_path / "policy.toml"
+    lines = "probation = 0.5\nscore = count / (age * size)"
+    file.write_text(f'problem = "cache"\nfound = """{lines}"""\n')
+    found = load(file)
+    library = built(tmp_path, found.as_c(kernel=kernel), f"parts{kernel}")
+    kind = ctypes.c_longlong if kernel else ctypes.c_double
+    given = dict.fromkeys(found.kind.form.features, 2)
+    for part, gives in found.kind.form.kinds.items():
+        function = library[part]
+        function.restype, function.argtypes = kind, [kind] * len(given)
+        parts = 65536 if kernel and gives == NUMBER else 1
+        got = function(*given.values()) / parts
+        assert got == pytest.approx(found.value(part, **given), abs=1e-4)
 
 
 def test_fixed_point_comes_near(tmp_path):

@@ -58,13 +58,16 @@ static inline __attribute__((always_inline)) st_t st_log(st_t a) {
 """
 
 
-def as_c(term: Term, features: Sequence[str], *, name: str = "score") -> str:
-    """Return a term as a C function of doubles, one for each feature."""
+def as_c(
+    term: Term, features: Sequence[str], *, name: str = "score", head: bool = True
+) -> str:
+    """Return a term as a C function of doubles, one for each feature.
+
+    `head`: with what it calls before it, once a file.
+    """
     args = ", ".join(f"double {f}" for f in features) or "void"
-    return (
-        f"#include <math.h>\n{_DOUBLES}\n"
-        f"double {name}({args}) {{\n  return {_doubles(term)};\n}}\n"
-    )
+    before = f"#include <math.h>\n{_DOUBLES}\n" if head else ""
+    return f"{before}double {name}({args}) {{\n  return {_doubles(term)};\n}}\n"
 
 
 def _doubles(term: Term) -> str:
@@ -84,17 +87,20 @@ def _doubles(term: Term) -> str:
             return _common(term.op, args)
 
 
-def as_bpf(term: Term, features: Sequence[str], *, name: str = "score") -> str:
+def as_bpf(
+    term: Term, features: Sequence[str], *, name: str = "score", head: bool = True
+) -> str:
     """Return a term as a C function of whole numbers, which BPF can be compiled from.
 
-    Features come as they are counted; the value is in 65536ths.
+    Features come as they are counted; a number is in 65536ths, a truth 0 or 1.
     """
     args = ", ".join(f"st_t {f}" for f in features) or "void"
     begin = "".join(
         f"  {f} = st_cut({f} < ST_MOST >> 16 ? {f} << 16 : ST_MOST);\n"
         for f in features
     )
-    return f"{_FIXED}\nst_t {name}({args}) {{\n{begin}  return {_fixed(term)};\n}}\n"
+    before = f"{_FIXED}\n" if head else ""
+    return f"{before}st_t {name}({args}) {{\n{begin}  return {_fixed(term)};\n}}\n"
 
 
 def _fixed(term: Term) -> str:
