@@ -15,10 +15,11 @@ from pathlib import Path
 
 from stretto import network, topology
 from stretto.compiler.lower import lower
-from stretto.compiler.plan import Schedule
+from stretto.compiler.plan import ProvedPlan, Schedule
 from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import sim
 from stretto.program import algorithms
+from stretto.topology import Machine
 from stretto.topology.traffic import Packets
 
 CONTROLS = ("pfc", "dcqcn", "dctcp", "timely", "hpcc", "hpcc-pint")
@@ -36,59 +37,26 @@ KEYS = ("collective", "network", "mbytes", "control")
 
 def cells(hosts: int, sizes: list[int], path: Path | None) -> list[dict]:
     """Return one row for each collective, network, size and control."""
-    found = []
+    found: dict[tuple, dict] = {}
     text = path.read_text() if path and path.is_file() else ""
-    known = {
-        tuple(row[k] for k in KEYS): row
-        for row in map(json.loads, text.split("\n")[:-1])
-    }
+    rows = map(json.loads, text.split("\n")[:-1])
+    known = {tuple(row[k] for k in KEYS): row for row in rows}
     for name in COLLECTIVES:
         program = verify(algorithms.get(name).build(hosts))
         plan = verify_plan(lower(program, Schedule.parse("bulk")), program)
-        for fabric in ("clos", "clos_over"):
+        for fabric, short in (("clos", "1:1"), ("clos_over", "2:1")):
             machine = topology.load(f"{fabric}{hosts // 8}x8")
             for mbytes in sizes:
                 for control in CONTROLS:
-                    short = "1:1" if fabric == "clos" else "2:1"
-                    if (name, short, mbytes, control) in known:
-                        found.append(known[name, short, mbytes, control])
+                    key = name, short, mbytes, control
+                    if key in known:
+                        found[key] = known[key]
                         continue
-                    traffic = Packets(machine, network.find(control))
-                    began = time.process_time()
-                    run = sim.simulate(
-                        plan,
-                        machine,
-                        nbytes=mbytes << 20,
-                        tile_bytes=1 << 40,
-                        traffic=traffic,
-                    )
-                    counts = traffic.counts()
-                    row = {
-                        "collective": name,
-                        "network": short,
-                        "mbytes": mbytes,
-                        "control": control,
-                        "us": run.time_us,
-                        "pauses": sum(c.pauses for c in counts),
-                        "marks": round(sum(c.marks for c in counts)),
-                        "queue_kb": max(c.max_queue for c in counts) / 1e3,
-                        "cpu_s": time.process_time() - began,
-                        "mevents": traffic.num_events / 1e6,
-                    }
-                    base = next(
-                        (
-                            r["us"]
-                            for r in found
-                            if r["control"] == "pfc"
-                            and all(
-                                r[k] == row[k]
-                                for k in ("collective", "network", "mbytes")
-                            )
-                        ),
-                        row["us"],
-                    )
-                    row["over_pfc"] = row["us"] / base
-                    found.append(row)
+                    row = dict(zip(KEYS, key, strict=True))
+                    row |= run(plan, machine, mbytes, control)
+                    base = found.get((name, short, mbytes, "pfc"), row)
+                    row["over_pfc"] = row["us"] / base["us"]
+                    found[key] = row
                     if path:
                         with path.open("a") as file:
                             file.write(json.dumps(row) + "\n")
@@ -100,7 +68,25 @@ def cells(hosts: int, sizes: list[int], path: Path | None) -> list[dict]:
                         f" {row['cpu_s']:5.1f} s",
                         flush=True,
                     )
-    return found
+    return list(found.values())
+
+
+def run(plan: ProvedPlan, machine: Machine, mbytes: int, control: str) -> dict:
+    """Return what a call takes as packets under a control, and what queued."""
+    traffic = Packets(machine, network.find(control))
+    began = time.process_time()
+    found = sim.simulate(
+        plan, machine, nbytes=mbytes << 20, tile_bytes=1 << 40, traffic=traffic
+    )
+    counts = traffic.counts()
+    return {
+        "us": found.time_us,
+        "pauses": sum(c.pauses for c in counts),
+        "marks": round(sum(c.marks for c in counts)),
+        "queue_kb": max(c.max_queue for c in counts) / 1e3,
+        "cpu_s": time.process_time() - began,
+        "mevents": traffic.num_events / 1e6,
+    }
 
 
 def figure(rows: list[dict], path: Path) -> None:
