@@ -307,7 +307,7 @@ class Session(Protocol):
 
     def repeated(
         self, launch: Launch, x: Any, out: Any, stream: int | None = None
-    ) -> Callable[[], None]:
+    ) -> Callable[..., object]:
         """Return a prepared launch on these two, ready to be called.
 
         `stream`: on GPUs, the stream it is for; None: whichever is current then.

@@ -300,6 +300,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         registry.forget(self._name)
         try:
             self._queue.close()
+            self._streams.close()
         finally:
             self._use(GoneCommunicator(why))
             if self._elsewhere is not None:

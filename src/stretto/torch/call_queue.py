@@ -41,8 +41,6 @@ class CallQueue:
         self._closed = False
         self._run: tuple[Started, ...] = ()
         """The one that is running; what has ended is kept by nobody here."""
-        self.busy = 0
-        """Whether somebody runs what was started: then nothing may overtake it."""
 
     def start(self, run: Callable[[], None], tensors: list[Any]) -> Started:
         """Add a call and return its Work."""
@@ -51,12 +49,6 @@ class CallQueue:
         if self._asleep or self._thread is None:
             self._wake()
         return work
-
-    def add(self, work: Started) -> None:
-        """Add a call that the thread is to run at once."""
-        self.calls.append(work)
-        self._hurried = work
-        self._wake()
 
     def hurry(self, work: Started) -> None:
         """Let the thread run a call now; the thread itself does so at once."""
@@ -79,24 +71,17 @@ class CallQueue:
         ended: list[Started] = []
         try:
             with self.lock:
-                self.busy += 1
-                try:
-                    self._run_up_to(work, ended)
-                finally:
-                    self.busy -= 1
+                while work is None or not work.is_over:
+                    head = self._next()
+                    if head is None:
+                        break
+                    self._run = (head,)
+                    if head.run():
+                        ended.append(head)
+                    self._run = ()
         finally:
             for one in ended:
                 one.tell()
-
-    def _run_up_to(self, work: Started | None, ended: list[Started]) -> None:
-        while work is None or not work.is_over:
-            head = self._next()
-            if head is None:
-                return
-            self._run = (head,)
-            if head.run():
-                ended.append(head)
-            self._run = ()
 
     def _next(self) -> Started | None:
         """Take the first call, if there is one: others may be discarding them."""
@@ -140,7 +125,7 @@ class CallQueue:
             if not work.is_over:
                 work.end(error)
         self.calls.clear()
-        for name in ("finish", "start", "add", "hurry"):
+        for name in ("finish", "start", "hurry"):
             setattr(self, name, Refuses(error))
 
     def leave(self, within_s: float) -> None:

@@ -11,25 +11,25 @@ Nothing is made for a call but its Work: an event that the GPU has passed serves
 first behind the caller's stream, then behind the call; streams are known by handle.
 
 DDP starts its sums from C++, on the thread that enqueues the rest of the backward pass,
-and that is what a step takes longest for. So what is known is launched by the group's
-thread there; only an event is recorded at once.
+and small steps take as long as that thread does. So what is known is enqueued by one
+builtin there, and a thread of the group's completes the Futures.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from stretto.fabric.workers import Workers
 from stretto.torch.faults import both_families
 from stretto.torch.untraced import untraced
-from stretto.torch.works import GroupWork, Runs, Started
+from stretto.torch.works import GroupWork
 
 SHORT = 256 << 10
 """Bytes of tensors of a call that is not worth a stream of its own."""
@@ -54,19 +54,13 @@ def _stream_of(index: int, handle: int) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _device_of(index: int) -> Any:
-    return torch.device("cuda", index)
+def _devices_of(index: int) -> list[Any]:
+    return [torch.device("cuda", index)]
 
 
-@contextlib.contextmanager
-def _on(index: int, stream: Any) -> Iterator[None]:
-    """Let a stream be this thread's current one."""
-    before = _stream_of(index, current_handle(index))
-    torch.cuda.set_stream(stream)
-    try:
-        yield
-    finally:
-        torch.cuda.set_stream(before)
+def _future_of(index: int) -> Any:
+    """Return a Future of tensors on a GPU, as torch's own Works give."""
+    return torch._C.Future(_devices_of(index))
 
 
 def in_order(tensors: list[Any], results: list[Any] | None = None) -> EnqueuedCall:
@@ -82,7 +76,8 @@ class CallStreams:
         """`hear` raises what launches so far have met."""
         self._streams: dict[int, Any] = {}
         self._hear = hear
-        self._running: deque[EnqueuedCall | QueuedLaunch] = deque()
+        self._running: deque[EnqueuedCall] = deque()
+        self._completes = Workers("stretto-torch-futures")
         self._events: list[Any] = []
         """Those that the GPU has passed, for calls to come."""
 
@@ -151,38 +146,31 @@ class CallStreams:
         self._running.append(work)
         return work
 
-    def later(
-        self,
-        queue: Runs,
-        again: Callable[[Any], bool],
-        examined: Callable[[], object],
-        tensor: Any,
-    ) -> QueuedLaunch | None:
-        """Return a known call for the queue's thread; `examined`: the call otherwise.
+    def begin(self, again: Callable[..., bool], tensor: Any) -> EnqueuedCall | None:
+        """Enqueue a known call as `repeat` does, by one builtin: C++ asks for it.
 
-        None: nothing was started so far, or a graph is being captured.
+        None: it must be examined, or cannot be begun so.
         """
         index = tensor.get_device()
         side, handle = self._streams.get(index), current_handle(index)
         if side is None or (handle and torch.cuda.is_current_stream_capturing()):
             return None
         try:
-            event = self._events.pop()
+            end = self._events.pop()
         except IndexError:
-            event = torch.cuda.Event()
-        event.record(_stream_of(index, handle))
-
-        def launch() -> None:
-            event.wait(side)
-            if not again(tensor):
-                with _on(index, side):
-                    examined()
-            event.record(side)
-            self._running.append(work)
-            self._forget_ended()
-
-        work = QueuedLaunch(queue, launch, tensor, side, event, self._hear)
+            end = self._event()
+            end.record(side)  # it is made, and has a handle
+        if not again(tensor, end.cuda_event, handle):
+            self._events.append(end)
+            return None
+        work = EnqueuedCall(index, side.cuda_stream, [tensor], None, end)
+        work.hear, work.completes = self._hear, self._completes
+        self._running.append(work)
         return work
+
+    def close(self) -> None:
+        """End the thread."""
+        self._completes.stop(1.0)
 
     def _event(self) -> Any:
         """Return an event that nobody needs."""
@@ -201,7 +189,7 @@ class CallStreams:
 
     def _forget_ended(self) -> None:
         running = self._running
-        while running and running[0].is_behind():
+        while running and running[0].end.query():
             self._events.append(running.popleft().release())
 
 
@@ -213,6 +201,8 @@ class EnqueuedCall(GroupWork):
     """Whether it is a node of a graph, which may run later, often or never."""
     passed = False
     """Whether the GPU is known to have passed it: then nobody waits."""
+    completes: Workers | None = None
+    """Who completes its Future, where the caller is in a hurry."""
     hear: Callable[[], None] | None = None
     """Raises what launches so far have met; nothing: the next call raises it."""
 
@@ -249,10 +239,6 @@ class EnqueuedCall(GroupWork):
             self._end.record(self._stream)
         return self._end
 
-    def is_behind(self) -> bool:
-        """Return whether the GPU has passed the event of its end."""
-        return bool(self.end.query())
-
     def release(self) -> Any:
         """Hold inputs no longer, as the GPU has passed the call; return its event."""
         self.passed = True
@@ -276,65 +262,24 @@ class EnqueuedCall(GroupWork):
         It records an event behind the call: on its stream, which is in order.
         """
         if self._future is None:
-            future = torch._C.Future([_device_of(self._index)])  # as torch's Works do
-            with _on(self._index, self._stream):
+            future = self._future = _future_of(self._index)
+            if self.completes is not None:
+                self.completes.give(self._complete)
+                return future
+            before = _stream_of(self._index, current_handle(self._index))
+            torch.cuda.set_stream(self._stream)
+            try:
                 future.set_result(list(self._tensors))
-            self._future = future
+            finally:
+                torch.cuda.set_stream(before)
         return self._future
 
-    def is_completed(self) -> bool:
-        """Return whether the GPU has passed the call."""
-        return self.passed or (not self.captured and self.is_behind())
-
-
-@untraced
-class QueuedLaunch(Started):
-    """A call on a GPU that waits for the group's thread to launch it."""
-
-    passed = False
-    """Whether the GPU is known to have passed it: then nobody waits."""
-
-    def __init__(
-        self,
-        queue: Runs,
-        launch: Callable[[], None],
-        tensor: Any,
-        side: Any,
-        end: Any,
-        hear: Callable[[], None],
-    ) -> None:
-        """A call that runs on stream `side`; `end` is recorded behind it, there."""
-        super().__init__(queue, launch, [tensor])
-        self._index = tensor.get_device()
-        self._side, self._end, self._hear = side, end, hear
-
-    def is_behind(self) -> bool:
-        """Return whether the GPU has passed the event behind the call."""
-        return bool(self._end.query())
-
-    def release(self) -> Any:
-        """Return the event: the GPU has passed it, and it may serve again."""
-        self.passed = True
-        return self._end
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """See it launched; let the caller's current stream wait for it."""
-        super().wait(timeout)
-        if not self.passed:
-            self._end.wait(_stream_of(self._index, current_handle(self._index)))
-        with both_families():
-            self._hear()
-        return True
-
-    def new_future(self) -> Any:
-        """Return a Future whose users' streams wait for the call."""
-        return torch._C.Future([_device_of(self._index)])
-
-    def tell(self) -> None:
-        """Complete the Future, behind the call."""
-        with _on(self._index, self._side):
-            super().tell()
+    def _complete(self) -> None:
+        """Complete the Future behind the call; what hangs on it runs here."""
+        if current_handle(self._index) != self.handle:
+            torch.cuda.set_stream(self._stream)
+        self._future.set_result(list(self._tensors))
 
     def is_completed(self) -> bool:
         """Return whether the GPU has passed the call."""
-        return self.is_over and (self.passed or self.is_behind())
+        return self.passed or (not self.captured and bool(self.end.query()))

@@ -49,21 +49,15 @@ class StrettoGroup(GroupBase):
             if places:
                 at = tensor.data_ptr()
                 started = None if wait else places.get((at, STARTED + number))
-                if started is None and not self._calls and not self._queue.busy:
+                if started is None and not self._calls:
                     again = places.get((at, number))
             name = OPERATORS[number]
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
         if started is not None and not profiling():  # so it is on a GPU, and not short
-            if sys._getframe().f_back is None:  # called by C++, as DDP's reducer does
-                examined = functools.partial(
-                    calls.all_reduce, self._beside, tensor, name
-                )
-                work = self._streams.later(self._queue, started, examined, tensor)
-                if work is not None:
-                    self._queue.add(work)
-                    return work
-            return self._start_all_reduce(tensor, number, opts, started)
+            # No frame of Python is below where C++ calls, as DDP's reducer does.
+            by_c = sys._getframe().f_back is None
+            return self._start_all_reduce(tensor, number, opts, started, by_c=by_c)
         now = wait or (tensor.is_cuda and tensor.nbytes <= self._short)
         if not now and tensor.is_cuda and not profiling():
             return self._start_all_reduce(tensor, number, opts)
@@ -86,7 +80,13 @@ class StrettoGroup(GroupBase):
         return self._do(again, opts, tensors, calls.all_reduce, tensor, name)
 
     def _start_all_reduce(
-        self, tensor: Any, number: int, opts: Any, again: Any = None
+        self,
+        tensor: Any,
+        number: int,
+        opts: Any,
+        again: Any = None,
+        *,
+        by_c: bool = False,
     ) -> Any:
         """Start a sum on a GPU: known by its place, as one that blocks is."""
         if again is None:
@@ -97,7 +97,8 @@ class StrettoGroup(GroupBase):
                 if self._calls:
                     self._queue.finish()
                 if again is not None:
-                    work = streams.repeat(again, tensor)
+                    work = streams.begin(again, tensor) if by_c else None
+                    work = streams.repeat(again, tensor) if work is None else work
                     if work is not None:
                         return work
                 call = functools.partial(self._beside.all_reduce, tensor, name)

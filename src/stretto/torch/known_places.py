@@ -32,9 +32,7 @@ class KnownPlaces:
         """Calls of a communicator, which forgets them when they must be examined."""
         self._comm = comm
         self._seen: set[tuple[int, int]] = set()
-        self.calls: dict[tuple[int, int], Callable[[Tensor], bool]] = (
-            comm.calls_by_place
-        )
+        self.calls: dict[tuple[int, int], Callable[..., bool]] = comm.calls_by_place
         """By address and number of an operator, among all that the communicator knows;
         False: it must be examined."""
 
@@ -60,11 +58,14 @@ class KnownPlaces:
         self.calls[place] = _call_of(tensor, again)
 
 
-def _call_of(tensor: Tensor, again: Callable[[], bool]) -> Callable[[Tensor], bool]:
-    """Return the call on whatever tensor lies where this one does, and is alike."""
+def _call_of(tensor: Tensor, again: Callable[..., bool]) -> Callable[..., bool]:
+    """Return the call on whatever tensor lies where this one does, and is alike.
+
+    Of a call that was started, an event and another stream may be given with it.
+    """
     count, dtype, last = tensor.numel(), tensor.dtype, weakref.ref(tensor)
 
-    def call(x: Tensor) -> bool:
+    def call(x: Tensor, *behind: int) -> bool:
         nonlocal last
         if x.dtype is not dtype or x.numel() != count or not x.is_contiguous():
             return False
@@ -72,6 +73,6 @@ def _call_of(tensor: Tensor, again: Callable[[], bool]) -> Callable[[Tensor], bo
             if type(x) not in _PLAIN or x.is_neg() or x.is_conj():
                 return False
             last = weakref.ref(x)
-        return again()
+        return again(*behind)
 
     return call

@@ -116,16 +116,12 @@ class Started(GroupWork):
             raise self._error
         return True
 
-    def new_future(self) -> Any:
-        """Return a Future that nobody has completed."""
-        return torch.futures.Future()
-
     def get_future(self) -> Any:
         """Return a Future of the tensors. The queue's thread hurries from now on."""
         with _telling:
             if self._future is not None:
                 return self._future
-            self._future = self.new_future()
+            self._future = torch.futures.Future()
             over = self.is_over
         if over:
             self.tell()

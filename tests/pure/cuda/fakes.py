@@ -39,6 +39,8 @@ class FakeDriver(FakeMemory):
     def __init__(self, vmm=True):
         super().__init__(vmm)
         self.launches = []
+        self.by_address = []
+        """Launches and events, in order, of those who call by address."""
         self.early = []
         self.before = {}
         """Nodes and edges before the next launch of each stream that is captured."""
@@ -210,6 +212,10 @@ class FakeDriver(FakeMemory):
         elif name == b"cuStreamGetCaptureInfo":
             kind = ctypes.CFUNCTYPE(ctypes.c_int, *[pointer] * 7)
             self.kept.append(kind(self._tell_capture))
+        elif name in (b"cuEventRecord", b"cuStreamWaitEvent"):
+            kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, ctypes.c_uint)
+            note = lambda *two: self.by_address.append((name, *two[:2])) or 0  # noqa: E731
+            self.kept.append(kind(note))
         else:
             assert name == b"cuLaunchKernelEx", "nothing else is called by address"
             kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
@@ -261,6 +267,7 @@ class FakeDriver(FakeMemory):
         early = count and struct.unpack("I", ctypes.string_at(attrs, 4))[0] == 6
         where = ctypes.c_void_p.from_address(arguments).value
         self.launches.append((function, shape, stream, where))
+        self.by_address.append((b"cuLaunchKernelEx", stream))
         self.early.append(bool(early))
         return 0
 

@@ -13,16 +13,17 @@ torch = pytest.importorskip("torch")
 
 from cuda_tensors import read_as_on_gpu  # noqa: E402
 
-from stretto.errors import CallError, CollectiveTimeout  # noqa: E402
+from stretto.errors import CallError  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver  # noqa: E402
+from stretto.executors.cuda.launching import kernels  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
 from stretto.runtime.calls import Communicator  # noqa: E402
 from stretto.runtime.choice import Beside  # noqa: E402
 from stretto.runtime.choice.beside import FEW_BLOCKS  # noqa: E402
 from stretto.torch import call_streams  # noqa: E402
 from stretto.torch.call_queue import CallQueue  # noqa: E402
-from stretto.torch.call_streams import CallStreams, QueuedLaunch  # noqa: E402
+from stretto.torch.call_streams import CallStreams  # noqa: E402
 from stretto.torch.group import StrettoGroup  # noqa: E402
 from stretto.torch.known_places import STARTED, KnownPlaces  # noqa: E402
 from stretto.torch.options import Options  # noqa: E402
@@ -35,6 +36,7 @@ class Event:
 
     def __init__(self):
         Event.made += 1
+        self.cuda_event = 1000 + Event.made
 
     def record(self, stream): ...
 
@@ -205,101 +207,74 @@ def started_by_c(group, x):
 @pytest.fixture
 def futures(monkeypatch):
     """Let Futures be those of CPUs: there is no GPU for theirs."""
-    new = lambda work: torch.futures.Future()  # noqa: E731
-    monkeypatch.setattr(QueuedLaunch, "new_future", new)
+    monkeypatch.setattr(
+        call_streams, "_future_of", lambda index: torch.futures.Future()
+    )
 
 
-def test_what_c_starts_is_launched_by_the_groups_thread(fake, gpu, futures):
-    """On the group's stream, between waiting for the caller's and the event behind."""
+def test_what_c_starts_is_four_calls_of_the_driver(fake, gpu, futures):
+    """Behind the caller's stream, on the group's, and the event behind it."""
 
     def work(comm, asked):
         group, x = group_of(comm), torch.zeros(1 << 18)
-        group._start_all_reduce(x, 0, None)
-        before = len(fake.launches)
-        with group._lock:
-            queued = started_by_c(group, x)
-            assert type(queued) is QueuedLaunch
-            future = queued.get_future()
-            seen = future.then(lambda f: (gpu.now, f.value()))
-            assert before == len(fake.launches)
-            assert not future.done()
-            assert not queued.is_completed()
-        assert (SIDE, [x]) == seen.wait()
-        assert queued.wait()
-        assert queued.is_completed()
-        assert [SIDE] == [one[2] for one in fake.launches[before:]]
+        for _ in range(2):
+            group._start_all_reduce(x, 0, None)
+        fake.by_address.clear()
+        begun = started_by_c(group, x)
+        event = begun._end.cuda_event
+        assert [
+            (b"cuEventRecord", event, CALLER),
+            (b"cuStreamWaitEvent", SIDE, event),
+            (b"cuLaunchKernelEx", SIDE),
+            (b"cuEventRecord", event, SIDE),
+        ] == fake.by_address
+        assert begun.wait()
+        assert begun.is_completed()
         assert CALLER == gpu.now
-        group._queue.close()
+        group._streams.close()
 
     alone(fake, work)
 
 
-def test_nothing_overtakes_what_waits_for_the_thread(fake, gpu, futures):
-    """A call that blocks comes after it, whoever runs it; so does a started one."""
+def test_its_future_is_completed_on_the_groups_stream(fake, gpu, futures):
+    """By a thread of the group's: it is there for whoever waits, in order."""
 
     def work(comm, asked):
-        group = group_of(comm)
-        x, y = torch.zeros(1 << 18), torch.zeros(1 << 17)
-        opts = torch.distributed.AllreduceOptions()
-        opts.asyncOp = False
-        for each in (x, y):
-            group._start_all_reduce(each, 0, None)
-        group.allreduce([y], opts)
-        for call in (
-            lambda: group.allreduce([y], opts),
-            lambda: group._start_all_reduce(y, 0, None),
-        ):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        for _ in range(2):
+            group._start_all_reduce(x, 0, None)
+        future = started_by_c(group, x).get_future()
+        seen = future.then(lambda f: (gpu.now, f.value()))
+        assert (SIDE, [x]) == seen.wait()
+        assert CALLER == gpu.now
+        group._streams.close()
+        assert not [t for t in threading.enumerate() if "futures" in t.name]
+
+    alone(fake, work)
+
+
+def test_what_cannot_be_begun_so_goes_the_known_way(fake, gpu, futures, monkeypatch):
+    """Nothing can be compiled; a tensor is not alike; a graph is captured; a fault."""
+
+    def work(comm, asked):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        with monkeypatch.context() as patch:
+            patch.setattr(kernels, "missing", lambda: "no Numba")
+            for _ in range(2):
+                group._start_all_reduce(x, 0, None)
             before = len(fake.launches)
-            with group._lock:
-                first = started_by_c(group, x)
-                call()
-                assert first.is_over
-            places_of = [one[3] for one in fake.launches[before:]]
-            assert 2 == len(places_of) == len(set(places_of))
-            first.wait()
-        group._queue.close()
-
-    alone(fake, work)
-
-
-def test_a_fault_of_what_was_queued_belongs_to_its_work(fake, gpu, futures):
-    """And to the Future; the thread goes on."""
-
-    def work(comm, asked):
-        group, x = group_of(comm), torch.zeros(1 << 18)
-        group._start_all_reduce(x, 0, None)
-        key = x.data_ptr(), STARTED
-        again = group._places[key]
-
-        def broken(tensor):
-            raise CollectiveTimeout("rank 1 did not come")
-
-        group._places[key] = broken
-        queued = started_by_c(group, x)
-        with pytest.raises(RuntimeError, match="rank 1 did not come"):
-            queued.get_future().wait()
-        with pytest.raises(CollectiveTimeout, match="rank 1 did not come"):
-            queued.wait()
-        group._places[key] = again
-        assert started_by_c(group, x).wait()
-        group._queue.close()
-
-    alone(fake, work)
-
-
-def test_who_is_called_by_python_launches_at_once(fake, gpu):
-    """Whatever it does next may hold the interpreter, and with it the thread."""
-
-    def work(comm, asked):
-        group, x = group_of(comm), torch.zeros(1 << 18)
-        opts = torch.distributed.AllreduceOptions()
-        opts.asyncOp = True
-        group._start_all_reduce(x, 0, None)
-        before = len(fake.launches)
-        with group._lock:
-            made = group.allreduce([x], opts)
-            assert type(made) is not QueuedLaunch
+            assert started_by_c(group, x).wait()
             assert before + 1 == len(fake.launches)
+        assert group._streams.begin(group._places[x.data_ptr(), STARTED], x[:9]) is None
+        gpu.capturing = True
+        never = lambda *all_of_it: pytest.fail("in a capture")  # noqa: E731
+        assert group._streams.begin(never, x) is None
+        gpu.capturing = False
+        comm._group.broken[0] = 1
+        comm._choose_table()  # as whoever breaks it does
+        assert group._streams.begin(group._places[x.data_ptr(), STARTED], x) is None
+        comm._group.broken[0] = 0
+        group._streams.close()
 
     alone(fake, work)
 

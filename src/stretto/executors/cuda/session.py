@@ -190,7 +190,7 @@ class CudaSession(Session):
 
     def repeated(
         self, launch: AnyLaunch, x: Any, out: Any, stream: int | None = None
-    ) -> Callable[[], None]:
+    ) -> Callable[..., object]:
         """Return a prepared launch on addresses, ready to be called."""
         if isinstance(launch, Launch):
             return launch.repeat(x, out, stream)

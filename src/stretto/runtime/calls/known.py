@@ -283,7 +283,7 @@ def _place(array: Any, *, by_size: bool) -> _Known | None:
 
 def _writer(
     again: Again, places: tuple[str, str] | None, x: _Known, out: _Known
-) -> Callable[[Callable[..., None]], KnownCall]:
+) -> Callable[[Callable[..., object]], KnownCall]:
     """Return what writes the function of a known call: checks, a launch, a result.
 
     It takes the launch. `places` are the names of what that takes; None: nothing.

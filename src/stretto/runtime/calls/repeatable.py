@@ -41,13 +41,14 @@ def repeated_in_place(
     op: str = "sum",
     algorithm: Pin = None,
     stream: int | None = None,
-) -> Callable[[], bool] | None:
+) -> Callable[..., bool] | None:
     """Return an all_reduce in place that was just made, to be made again there.
 
     On a GPU. It returns False, and does nothing, where a call must be examined. Whoever
     calls it knows that an array like `x` lies at the same place. None: it must be
     examined each time. `stream`: the one it is always made on; None: whichever is
-    current.
+    current. Of such a one an event and another stream may be given, as handles: the
+    call is then behind what that stream was given so far, and the event behind it.
     """
     key = "all_reduce", id(x), id(None), op, algorithm, None, None
     try:
@@ -62,13 +63,12 @@ def repeated_in_place(
         return None
     launch, broke = how.session.repeated(how.launch, place, place, stream), how.broke
 
-    def again() -> bool:
+    def again(*behind: int) -> bool:
         if self._known is not self._calls:
             return False
         try:
-            launch()
+            return launch(*behind) is not False
         except BaseException as e:
             raise broke(e) from e.__cause__
-        return True
 
     return again

@@ -22,6 +22,8 @@ from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device.driver import Device, api, ask, attempt
 from stretto.executors.cuda.flags.steps import CLOCK_KERNEL, memory_of
 from stretto.executors.cuda.launching.captured import capture_of
+from stretto.fabric.jit import missing
+from stretto.fabric.jit.loading import load as load_compiled
 
 LEGACY = 1
 """The greatest handle of the legacy stream, which cannot be captured."""
@@ -97,6 +99,21 @@ class Loaded:
         if found is None:
             found = self._late[stream] = self._configure(stream, early=False)
         return self._launch(found[0], self._handle, arguments, None)
+
+    def behind(self, stream: int) -> Callable[[int, int, int], int] | None:
+        """Return what launches late on a stream, behind another; see `behind`.
+
+        None: it has not been launched there so far, or nothing can be compiled here.
+        """
+        found = self._late.get(stream)
+        if found is None or missing():
+            return None
+        name = "stretto.executors.cuda.launching.behind"
+        (module,) = load_compiled("a started call", name)
+        made: Callable[[int, int, int], int] = module.behind(
+            stream, found[0], self._handle
+        )
+        return made
 
     def _configure(self, stream: int, *, early: bool) -> tuple[int, Any]:
         """Return the address of a launch's configuration, and what keeps it alive."""

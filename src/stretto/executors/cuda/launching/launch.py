@@ -320,12 +320,14 @@ class Launch:
 
     def repeat(
         self, source: int | None, target: int | None, stream: int | None = None
-    ) -> Callable[[], None]:
+    ) -> Callable[..., bool]:
         """Return the call on arrays at these addresses, on the current stream.
 
         For whoever knows that the arrays are still the same: they are not asked again.
         A stream that is said waits for another before each call and is in no capture:
-        nothing could begin early there.
+        nothing could begin early there. Of such a call an event and the other stream
+        may be given, each as its handle: then the driver is told so, too, and the event
+        is one of the call's end; False: it could not be, and nothing was launched.
         """
         ordinal, key = self._ordinal, (source or 0, target or 0)
         state, watch, streams = self._state, self._watch, self._streams
@@ -336,21 +338,41 @@ class Launch:
             launch = self._kernel and self._kernel.loaded.launch_late
         direct: dict[int, Callable[[int, None], int]] = {}
         """What the driver is asked by, on streams that were seen."""
+        behind: list[Callable[[int, int, int], int]] = []
+        """Of the stream that is said: what launches behind another."""
 
-        def again() -> None:
+        def launch_behind(event: int, caller: int) -> bool:
+            parameters = streams.get(stream or 0)
+            if parameters is None:
+                return False
+            if not behind:
+                made = self._kernel.loaded.behind(stream or 0)
+                if made is None:
+                    return False
+                behind.append(made)
+            found = parameters.kept.get(key)
+            if found is None:
+                found = parameters.pack(key)
+            if note is not None:
+                note(stream or 0)
+            return not behind[0](event, caller, found)
+
+        def again(event: int = 0, caller: int = 0) -> bool:
             if inside[0]:
                 raise _second_thread()
             inside[0] = 1
             try:
                 if state[0] or watch.fault is not None:
                     watch.check()
+                if event:
+                    return launch_behind(event, caller)
                 handle = stream_of(ordinal)
                 if note is not None:
                     note(handle)
                 parameters = streams.get(handle)
                 if parameters is None:
                     self._in_turn(handle, key)
-                    return
+                    return True
                 found = parameters.kept.get(key)
                 if found is None:
                     found = parameters.pack(key)
@@ -362,6 +384,7 @@ class Launch:
                         direct[handle] = at_once
                 if error:
                     self._kernel.enqueue(handle, found)
+                return True
             finally:
                 inside[0] = 0
 
