@@ -6,7 +6,7 @@ import pytest
 
 from stretto.errors import TopologyError
 from stretto.runtime.choice import Beside, Profile, Question, Selector
-from stretto.runtime.choice.beside import FEW_BLOCKS, SMALL_BYTES
+from stretto.runtime.choice.beside import FEW_FOR_BULK, SMALL_BYTES
 
 ALONE = "all_reduce/two_shot push bulk staged blocks=128"
 CALM = "all_reduce/two_shot push bulk staged blocks=12"
@@ -47,7 +47,7 @@ def test_without_a_row_the_usual_choice_has_few_blocks():
     """All else stays; what is small is soon over, and stays as it is."""
     selector = Selector("cuda", profile((ALONE, "")))
     large = selector.choose(asked(SMALL_BYTES + 1), Beside())
-    assert f"{ALONE[:-3]}{FEW_BLOCKS}" == str(large)
+    assert f"{ALONE[:-3]}{FEW_FOR_BULK}" == str(large)
     assert ALONE == str(selector.choose(asked(SMALL_BYTES), Beside()))
 
 
@@ -56,7 +56,7 @@ def test_large_packets_become_bulk_where_few_blocks_send_them():
     packets = "all_reduce/two_shot push packets staged blocks=128 threads=256 depth=8"
     selector = Selector("cuda", profile((packets, "")))
     large = selector.choose(asked(8 << 20), Beside())
-    assert "all_reduce/two_shot push bulk staged blocks=16" == str(large)
+    assert "all_reduce/two_shot push bulk staged blocks=24" == str(large)
     assert "packets" == selector.choose(asked(1 << 20), Beside()).schedule.protocol
     told = Selector("cuda", profile((packets, "beside = true")))
     assert packets == str(told.choose(asked(8 << 20), Beside()))

@@ -20,7 +20,7 @@ from stretto.executors.cuda.launching import kernels  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
 from stretto.runtime.calls import Communicator  # noqa: E402
 from stretto.runtime.choice import Beside  # noqa: E402
-from stretto.runtime.choice.beside import FEW_BLOCKS  # noqa: E402
+from stretto.runtime.choice.beside import FEW_BLOCKS, FEW_FOR_BULK  # noqa: E402
 from stretto.torch import call_streams  # noqa: E402
 from stretto.torch.call_queue import CallQueue  # noqa: E402
 from stretto.torch.call_streams import CallStreams  # noqa: E402
@@ -168,7 +168,7 @@ def test_a_started_call_has_few_blocks_and_one_that_blocks_its_own(fake, gpu, mo
         group._start_all_reduce(x, 0, None)
         comm.all_reduce(x, "sum")
         few, usual = (schedule.blocks for schedule in asked)
-        assert few == (most or FEW_BLOCKS)
+        assert few == (most or FEW_FOR_BULK)
         assert usual > 2 * few
 
     alone(fake, work)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from stretto.compiler.plan import Schedule
 
-FEW_BLOCKS = 16
-"""Of a call that no row is about."""
+FEW_BLOCKS, FEW_FOR_BULK = 16, 24
+"""Of a call that no row is about: by packets, and in bulk."""
 MANY = 1 << 30
 PACKETS_UP_TO = 2 << 20
 """Bytes of a full vector up to which such a call goes by packets."""
@@ -35,8 +35,9 @@ class Beside:
         and twice as long, which counts where few SMs send them.
         """
         if not measured and nbytes > SMALL_BYTES:
-            few = min(chosen.blocks, FEW_BLOCKS)
+            blocks = chosen.blocks
             if chosen.protocol == "packets" and nbytes > PACKETS_UP_TO:
                 chosen = Schedule(direction=chosen.direction, memory=chosen.memory)
-            chosen = replace(chosen, blocks=few)
+            few = FEW_BLOCKS if chosen.protocol == "packets" else FEW_FOR_BULK
+            chosen = replace(chosen, blocks=min(blocks, few))
         return replace(chosen, blocks=min(chosen.blocks, self.most_blocks or MANY))
