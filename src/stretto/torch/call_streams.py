@@ -12,7 +12,8 @@ first behind the caller's stream, then behind the call; streams are known by han
 
 DDP starts its sums from C++, on the thread that enqueues the rest of the backward pass,
 and small steps take as long as that thread does. So what is known is enqueued by one
-builtin there, and a thread of the group's completes the Futures.
+builtin there, and a thread of the group's completes the Futures. The last one of a pass
+is completed at once: PyTorch waits for it next, and waking a thread would take longer.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from stretto.torch.faults import both_families
 from stretto.torch.untraced import untraced
 from stretto.torch.works import GroupWork
 
+_MOST_LAST = 64
+"""Places that are remembered: a model has one, each time that its buckets are made."""
 SHORT = 256 << 10
 """Bytes of tensors of a call that is not worth a stream of its own."""
 
@@ -78,6 +81,10 @@ class CallStreams:
         self._hear = hear
         self._running: deque[EnqueuedCall] = deque()
         self._completes = Workers("stretto-torch-futures")
+        self._pass, self._before = -1, 0
+        """The backward pass of the call that C++ started before, and its place."""
+        self._last_places: set[int] = set()
+        """Of calls that were the last of their pass: they are so again."""
         self._events: list[Any] = []
         """Those that the GPU has passed, for calls to come."""
 
@@ -164,9 +171,25 @@ class CallStreams:
             self._events.append(end)
             return None
         work = EnqueuedCall(index, side.cuda_stream, [tensor], None, end)
-        work.hear, work.completes = self._hear, self._completes
+        work.hear = self._hear
+        if not self._is_last(tensor.data_ptr()):
+            work.completes = self._completes
         self._running.append(work)
         return work
+
+    def _is_last(self, place: int) -> bool:
+        """Return whether a call at this place was the last of a backward pass before.
+
+        It is if the next one belongs to another pass.
+        """
+        now, last = torch._C._current_graph_task_id(), self._last_places
+        if now != self._pass:
+            if len(last) >= _MOST_LAST:
+                last.clear()
+            last.add(self._before)
+            self._pass = now
+        self._before = place
+        return place in last
 
     def close(self) -> None:
         """End the thread."""

@@ -253,6 +253,24 @@ def test_its_future_is_completed_on_the_groups_stream(fake, gpu, futures):
     alone(fake, work)
 
 
+def test_the_last_of_a_pass_is_completed_at_once(fake, gpu, futures, monkeypatch):
+    """From the second pass on; the others by the thread."""
+
+    def work(comm, asked):
+        group = group_of(comm)
+        tensors = [torch.zeros(1 << 18) for _ in range(3)]
+        for x in tensors * 3:
+            group._start_all_reduce(x, 0, None)
+        for number in range(4):
+            monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda n=number: n)
+            begun = [started_by_c(group, x) for x in tensors]
+            at_once = [one.completes is None for one in begun]
+            assert [False, False, number > 0] == at_once
+        group._streams.close()
+
+    alone(fake, work)
+
+
 def test_what_cannot_be_begun_so_goes_the_known_way(fake, gpu, futures, monkeypatch):
     """Nothing can be compiled; a tensor is not alike; a graph is captured; a fault."""
 
