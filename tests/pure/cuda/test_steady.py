@@ -17,7 +17,7 @@ from stretto.executors import Call, Session
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device import driver
 from stretto.executors.cuda.launching.kernels import Loaded
-from stretto.executors.cuda.launching.parameters import KEPT
+from stretto.executors.cuda.launching.launch import KEPT
 from stretto.executors.cuda.session import CudaSession
 from stretto.executors.cuda.words import PARAMS
 from stretto.program import algorithms

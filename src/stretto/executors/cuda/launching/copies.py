@@ -25,8 +25,8 @@ from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import mixed
 from stretto.executors.cuda.device.driver import api, ask
 from stretto.executors.cuda.flags.regions import FlagRegion
+from stretto.executors.cuda.launching.launch import Key, Parameters
 from stretto.executors.cuda.launching.names import CallName
-from stretto.executors.cuda.launching.parameters import Key, Parameters
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
 

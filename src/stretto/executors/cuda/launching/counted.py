@@ -17,9 +17,8 @@ from stretto.executors.cuda.codegen.counts import received_counts
 from stretto.executors.cuda.flags.regions import FlagRegion
 from stretto.executors.cuda.launching.bind import bind_kernel, bind_plan
 from stretto.executors.cuda.launching.introduce import introduce
-from stretto.executors.cuda.launching.launch import AddedWords, Launch
+from stretto.executors.cuda.launching.launch import AddedWords, Key, Launch
 from stretto.executors.cuda.launching.names import CallName, fingerprint
-from stretto.executors.cuda.launching.parameters import Key
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.plain import places_in
 from stretto.executors.cuda.launching.services import SessionServices

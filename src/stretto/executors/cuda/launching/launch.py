@@ -9,9 +9,10 @@ ever.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,11 @@ from stretto.executors.cuda.codegen.abi import mixed, pack
 from stretto.executors.cuda.device.driver import (
     current_stream,
     stream_handle,
-    stream_question,
 )
 from stretto.executors.cuda.flags.regions import FlagRegion
+from stretto.executors.cuda.launching.again import repeat, second_thread
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
 from stretto.executors.cuda.launching.names import CallName
-from stretto.executors.cuda.launching.parameters import Args, Key, Parameters
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.executors.cuda.words import PARAMS
 
@@ -42,10 +42,62 @@ _TILES = 0xFFFFFFFF
 _TABLE = PARAMS.itemsize // 8
 """The first word of the table."""
 
+KEPT = 512
+"""Keys whose parameters are kept, of each launch and set of flags."""
+PADDING = 64
+"""Bytes after the parameters: an empty table is a word in C."""
+
+Key: TypeAlias = tuple[int, ...]
+"""Where input and output lie, then the words that a call adds."""
+T = TypeVar("T")
 AddedWords: TypeAlias = Callable[[Key, Any, Any, Sequence[Any]], Sequence[int]]
 """Words that a call adds to its key, of input, output, and extra arrays."""
 OwnKey: TypeAlias = Callable[[FlagRegion, Key], Key]
 """The key of a part, of that of its call."""
+
+
+class Args(int):
+    """A kernel's parameters in memory: the address of its argument array."""
+
+    words: memoryview
+    """The parameters, as words of 64 bits."""
+    _array: Any
+
+    @classmethod
+    def of(cls, packed: NDArray[np.uint8]) -> Args:
+        """Return a copy of packed parameters."""
+        # A table that is empty here is one word for the driver, which copies it.
+        padded = packed.tobytes() + bytes(PADDING)
+        raw = (ctypes.c_uint8 * len(padded)).from_buffer_copy(padded)
+        array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
+        block = cls(ctypes.addressof(array))
+        block.words, block._array = memoryview(raw).cast("B").cast("Q"), array
+        return block
+
+
+class Parameters(Generic[T]):
+    """What was packed for each key, with one set of flags.
+
+    A launch copies its parameters, so those of the key that was packed first may be
+    written over when there are many: arrays may lie elsewhere in every call.
+    """
+
+    def __init__(self, make: Callable[[Key, T | None], T]) -> None:
+        """`make` packs for a key, and may write over what it is given."""
+        self._make = make
+        self.kept: dict[Key, T] = {}
+
+    def pack(self, key: Key) -> T:
+        """Pack for a key that is not kept."""
+        full = len(self.kept) >= KEPT
+        # The driver has copied what was launched: its memory may be written over.
+        oldest = self.kept.pop(next(iter(self.kept))) if full else None
+        found = self.kept[key] = self._make(key, oldest)
+        return found
+
+    def forget(self) -> None:
+        """Pack all anew."""
+        self.kept.clear()
 
 
 class LaunchPart(Protocol):
@@ -231,7 +283,7 @@ class Launch:
         An array may be given as its address, once one like it has been looked at.
         """
         if self._inside[0]:
-            raise _second_thread()
+            raise second_thread()
         self._inside[0] = 1  # nothing is called between: no thread comes between
         try:
             if self._state[0] or self._watch.fault is not None:
@@ -269,74 +321,8 @@ class Launch:
     def repeat(
         self, source: int | None, target: int | None, stream: int | None = None
     ) -> Callable[..., bool]:
-        """Return the call on arrays at these addresses, on the current stream.
-
-        For whoever knows that the arrays are still the same: they are not asked again.
-        A stream that is said waits for another before each call and is in no capture:
-        nothing could begin early there. Of such a call an event and the other stream
-        may be given, each as its handle: then the driver is told so, too, and the event
-        is one of the call's end; False: it could not be, and nothing was launched.
-        """
-        ordinal, key = self._ordinal, (source or 0, target or 0)
-        state, watch, streams = self._state, self._watch, self._streams
-        launch, inside, note = self._launch, self._inside, self.note
-        stream_of = stream_question()
-        if stream is not None:
-            stream_of = lambda _: stream  # noqa: E731
-            launch = self._kernel and self._kernel.loaded.launch_late
-        direct: dict[int, Callable[[int, None], int]] = {}
-        """What the driver is asked by, on streams that were seen."""
-        behind: list[Callable[[int, int, int], int]] = []
-        """Of the stream that is said: what launches behind another."""
-
-        def launch_behind(event: int, caller: int) -> bool:
-            parameters = streams.get(stream or 0)
-            if parameters is None:
-                return False
-            if not behind:
-                made = self._kernel.loaded.behind(stream or 0)
-                if made is None:
-                    return False
-                behind.append(made)
-            found = parameters.kept.get(key)
-            if found is None:
-                found = parameters.pack(key)
-            if note is not None:
-                note(stream or 0)
-            return not behind[0](event, caller, found)
-
-        def again(event: int = 0, caller: int = 0) -> bool:
-            if inside[0]:
-                raise _second_thread()
-            inside[0] = 1
-            try:
-                if state[0] or watch.fault is not None:
-                    watch.check()
-                if event:
-                    return launch_behind(event, caller)
-                handle = stream_of(ordinal)
-                if note is not None:
-                    note(handle)
-                parameters = streams.get(handle)
-                if parameters is None:
-                    self._in_turn(handle, key)
-                    return True
-                found = parameters.kept.get(key)
-                if found is None:
-                    found = parameters.pack(key)
-                if handle in direct:
-                    error = direct[handle](found, None)
-                else:
-                    error = launch(handle, found)
-                    if at_once := self._kernel.loaded.directly(handle, stream):
-                        direct[handle] = at_once
-                if error:
-                    self._kernel.enqueue(handle, found)
-                return True
-            finally:
-                inside[0] = 0
-
-        return again
+        """Return the call on arrays at these addresses, to be made again: `again`."""
+        return repeat(self, (source or 0, target or 0), stream)
 
     def _in_turn(self, handle: int, key: Key) -> None:
         """Launch on a stream that is new here, or whose flags others use too."""
@@ -359,11 +345,3 @@ class Launch:
         with flags.turn(handle) as early:
             for part, packed in zip(self.parts, placed, strict=True):
                 part.enqueue(handle, packed, early)
-
-
-def _second_thread() -> CallError:
-    return CallError(
-        "another thread, or what a signal has broken into, is just launching a call of "
-        "this communicator; one thread at a time may use it: give each one of its own, "
-        "by split(0)"
-    )

@@ -36,9 +36,8 @@ from stretto.executors.cuda.launching.byhand import hand_layout, taken_by_hand
 from stretto.executors.cuda.launching.copies import BoundCopies, runs_on_engine
 from stretto.executors.cuda.launching.introduce import introduce
 from stretto.executors.cuda.launching.kernels import TooManyBlocks
-from stretto.executors.cuda.launching.launch import BoundKernel, Launch
+from stretto.executors.cuda.launching.launch import BoundKernel, Key, Launch
 from stretto.executors.cuda.launching.names import CallName, fingerprint
-from stretto.executors.cuda.launching.parameters import Key
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.plain import BARRIER, places_in
 from stretto.executors.cuda.launching.services import SessionServices
