@@ -98,7 +98,7 @@ __device__ __forceinline__ void mix_pieces(const Mixed& m) {
   }
 }
 
-__device__ __forceinline__ u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+__device__ __forceinline__ u32 fewer_of(u32 a, u32 b) { return a < b ? a : b; }
 
 // The larger of two, or what is no number.
 __device__ __forceinline__ float larger(float a, float b) {
@@ -154,8 +154,8 @@ __device__ __forceinline__ void quantise(const Quantised& q, float most) {
   for (u32 n = blockIdx.x; n < blocks; n += gridDim.x) {
     const u32 plane = n / (down * wide), row = n / wide % down * q.block_rows;
     const u32 column = n % wide * q.block_columns;
-    const u32 high = smaller(q.block_rows, q.rows - row);
-    const u32 across = smaller(q.block_columns, q.columns - column) / 4;
+    const u32 high = fewer_of(q.block_rows, q.rows - row);
+    const u32 across = fewer_of(q.block_columns, q.columns - column) / 4;
     const u64 first = (u64(plane) * q.rows + row) * q.columns + column;
     float mine = 0;
     for (u32 i = threadIdx.x; i < high * across; i += THREADS) {
