@@ -135,7 +135,16 @@ class Experts:
         """
         if self.on_gpu:
             return self.engine.dispatch(x, ids, weights)
-        return self.start_dispatch(x, ids, weights, False).wait()
+        if _follows(x, weights):
+            from stretto.experts.tensors import dispatched
+
+            return dispatched(self, x, ids, weights)
+        return self.plain_dispatch(x, ids, weights)
+
+    def plain_dispatch(self, x: Any, ids: Any, weights: Any) -> Dispatched:
+        """Dispatch where nobody wants gradients."""
+        sent: Dispatched = self.start_dispatch(x, ids, weights, False).wait()
+        return sent
 
     def start_dispatch(
         self, x: Any, ids: Any, weights: Any = None, background: bool = True
@@ -166,6 +175,14 @@ class Experts:
         """
         if self.on_gpu:
             return self.engine.combine(rows, sent, weights)
+        if weights is None and _follows(rows, getattr(sent, "weights", None)):
+            from stretto.experts.tensors import combined
+
+            return combined(self, rows, sent)
+        return self.plain_combine(rows, sent, weights)
+
+    def plain_combine(self, rows: Any, sent: Dispatched, weights: Any) -> Any:
+        """Combine where nobody wants gradients."""
         return self.start_combine(rows, sent, weights, False).wait()
 
     def start_combine(
@@ -261,6 +278,15 @@ def _weights(given: Any, what: str, shape: tuple[int, ...]) -> NDArray[np.float3
         wanted = " x ".join(map(str, shape))
         raise CallError(f"{what} of shape {view.shape} {name}; want {wanted} float32")
     return np.ascontiguousarray(view)
+
+
+def _follows(*given: Any) -> bool:
+    """Whether autograd follows any of these."""
+    if not any(getattr(one, "requires_grad", False) for one in given):
+        return False
+    from stretto.experts.tensors import wants_gradients
+
+    return wants_gradients(*given)
 
 
 def _library(given: Any) -> _Library:

@@ -1,13 +1,27 @@
-"""Tensors of PyTorch for what NumPy holds, and the other way round."""
+"""Tensors of PyTorch on CPUs: as arrays, and back; gradients of both operations.
+
+Each operation is the other's transpose. A dispatch's gradient is a combine without
+weights; a combine's is a dispatch, whose rows are weighed where the experts are. There
+the gradients of weights are found, too: they go back as rows do, k numbers each.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["LIBRARY", "TorchTensors"]
+from stretto.arrays import host_view
+from stretto.errors import CallError
+from stretto.experts.elements import STORED
+
+if TYPE_CHECKING:
+    from stretto.experts.experts import Dispatched, Experts
+
+__all__ = ["LIBRARY", "TorchTensors", "combined", "dispatched", "wants_gradients"]
 
 _RAW = {
     "bfloat16": torch.bfloat16,
@@ -27,3 +41,110 @@ class TorchTensors:
 
 
 LIBRARY = TorchTensors()
+
+
+def wants_gradients(*given: Any) -> bool:
+    """Whether autograd follows any of these."""
+    some = [one for one in given if isinstance(one, Tensor)]
+    return torch.is_grad_enabled() and any(one.requires_grad for one in some)
+
+
+def dispatched(ep: Experts, x: Tensor, ids: Tensor, weights: Any) -> Dispatched:
+    """Dispatch, with gradients for tokens and weights."""
+    if ep.geometry.quantise:
+        raise CallError(
+            f"rank {ep.comm.rank}: dispatch: a gradient through quantise="
+            f"{ep.geometry.quantise!r}; want quantise=None where one trains, or "
+            "torch.no_grad()"
+        )
+    if weights is None:
+        weights = torch.ones(ids.shape, dtype=torch.float32)
+    kept: list[Dispatched] = []
+    rows, received = _Dispatch.apply(x, weights, ids, ep, kept)
+    (sent,) = kept
+    sent.rows, sent.weights = rows, received
+    return sent
+
+
+def combined(ep: Experts, rows: Tensor, sent: Dispatched) -> Tensor:
+    """Combine, with gradients for rows and for the weights of their dispatch."""
+    made: Tensor = _Combine.apply(rows, sent.weights, sent, ep)
+    return made
+
+
+class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
+    """Rows and weights where the experts are."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weights: Tensor, ids: Tensor, ep: Experts,
+        kept: list[Dispatched],
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Dispatch; `kept` gets what came."""
+        sent = ep.plain_dispatch(x.detach(), ids, weights.detach())
+        kept.append(sent)
+        ctx.ep, ctx.received, ctx.kind = ep, sent.received, x.dtype
+        return sent.rows, sent.weights
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Combine gradients of rows, and bring those of weights back."""
+        ep, received = ctx.ep, ctx.received
+        of_rows, of_weights = (grad.contiguous() for grad in grads)
+        x = weights = None
+        if ctx.needs_input_grad[0]:
+            x = _summed(ep, received, of_rows, ep.geometry.dtype)
+        if ctx.needs_input_grad[1]:
+            places = np.arange(len(of_weights)).reshape(-1, 1)
+            weights = _summed(ep, received, of_weights, "float32", places)
+        return x, weights, None, None, None
+
+
+class _Combine(torch.autograd.Function):  # type: ignore[misc]
+    """Sums of weighed rows where the tokens are."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, weights: Tensor, sent: Dispatched, ep: Experts
+    ) -> Tensor:
+        """Combine."""
+        ctx.ep, ctx.received = ep, sent.received
+        ctx.save_for_backward(rows, weights)
+        made: Tensor = ep.plain_combine(rows.detach(), sent, None)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Dispatch the gradient of the sums, and weigh it there."""
+        ep, received = ctx.ep, ctx.received
+        rows, weights = ctx.saved_tensors
+        routing = received.routing
+        again = ep.plain_dispatch(
+            grads[0].contiguous(), torch.from_numpy(routing.ids),
+            torch.from_numpy(routing.weights),
+        )  # fmt: skip
+        if ep.geometry.layout != "expert":
+            return again.rows.view(rows.shape), None, None, None
+        places = torch.from_numpy(received.places)
+        chosen = places >= 0
+        lines = torch.zeros(len(rows), dtype=torch.float32)
+        lines[places[chosen]] = weights[chosen]
+        of_rows = (again.rows.float() * lines[:, None]).to(rows.dtype)
+        dots = (again.rows.float() * rows.float()).sum(1)
+        of_weights = torch.zeros_like(weights)
+        of_weights[chosen] = dots[places[chosen]]
+        return of_rows, of_weights, None, None
+
+
+def _summed(
+    ep: Experts, received: Any, rows: Tensor, dtype: str, places: Any = None
+) -> Tensor:
+    """Return each token's sum of rows, without weights."""
+    view, _ = host_view(rows, "gradient")
+    plain = view.reshape(-1, view.shape[-1]).view(STORED[dtype])
+    pending = ep.engine.combine(
+        received, lambda: (plain, None, dtype),
+        order="rank" if places is not None else ep.geometry.order, places=places,
+    )  # fmt: skip
+    made: Tensor = LIBRARY.made(ep.engine.wait(pending), dtype)
+    return made
