@@ -7,7 +7,7 @@ the gradients of weights are found, too: they go back as rows do, k numbers each
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from torch import Tensor
 from stretto.arrays import host_view
 from stretto.errors import CallError
 from stretto.experts.elements import STORED
-
-if TYPE_CHECKING:
-    from stretto.experts.experts import Dispatched, Experts
 
 __all__ = ["LIBRARY", "TorchTensors", "combined", "dispatched", "wants_gradients"]
 
@@ -49,7 +46,7 @@ def wants_gradients(*given: Any) -> bool:
     return torch.is_grad_enabled() and any(one.requires_grad for one in some)
 
 
-def dispatched(ep: Experts, x: Tensor, ids: Tensor, weights: Any) -> Dispatched:
+def dispatched(ep: Any, x: Tensor, ids: Tensor, weights: Any) -> Any:
     """Dispatch, with gradients for tokens and weights."""
     if ep.geometry.quantise:
         raise CallError(
@@ -59,14 +56,14 @@ def dispatched(ep: Experts, x: Tensor, ids: Tensor, weights: Any) -> Dispatched:
         )
     if weights is None:
         weights = torch.ones(ids.shape, dtype=torch.float32)
-    kept: list[Dispatched] = []
+    kept: list[Any] = []
     rows, received = _Dispatch.apply(x, weights, ids, ep, kept)
     (sent,) = kept
     sent.rows, sent.weights = rows, received
     return sent
 
 
-def combined(ep: Experts, rows: Tensor, sent: Dispatched) -> Tensor:
+def combined(ep: Any, rows: Tensor, sent: Any) -> Tensor:
     """Combine, with gradients for rows and for the weights of their dispatch."""
     made: Tensor = _Combine.apply(rows, sent.weights, sent, ep)
     return made
@@ -77,8 +74,8 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weights: Tensor, ids: Tensor, ep: Experts,
-        kept: list[Dispatched],
+        ctx: Any, x: Tensor, weights: Tensor, ids: Tensor, ep: Any,
+        kept: list[Any],
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Dispatch; `kept` gets what came."""
         sent = ep.plain_dispatch(x.detach(), ids, weights.detach())
@@ -104,9 +101,7 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
     """Sums of weighed rows where the tokens are."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, weights: Tensor, sent: Dispatched, ep: Experts
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, sent: Any, ep: Any) -> Tensor:
         """Combine."""
         ctx.ep, ctx.received = ep, sent.received
         ctx.save_for_backward(rows, weights)
@@ -137,7 +132,7 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _summed(
-    ep: Experts, received: Any, rows: Tensor, dtype: str, places: Any = None
+    ep: Any, received: Any, rows: Tensor, dtype: str, places: Any = None
 ) -> Tensor:
     """Return each token's sum of rows, without weights."""
     view, _ = host_view(rows, "gradient")
