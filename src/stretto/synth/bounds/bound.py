@@ -22,7 +22,7 @@ from stretto.synth.bounds.cuts import (
     gather_cut,
     scatter_cut,
 )
-from stretto.synth.bounds.flows import exchange_flow
+from stretto.synth.bounds.flows import ExchangeFlow, exchange_flow
 from stretto.synth.bounds.terms import Asked, BoundTerm, gbps
 from stretto.synth.bounds.windows import Ways, merged
 from stretto.synth.network.distances import Distances
@@ -56,6 +56,8 @@ class Bounds:
     steps: int
     """Transfers, one after another, that any schedule needs."""
     note: str = ""
+    flow: ExchangeFlow | None = None
+    """Of all_to_all, what flows at best."""
 
     @property
     def algbw(self) -> Fraction:
@@ -126,7 +128,9 @@ def bound(
         why=f"latency of rank {src} to {dst}",
         proof={"kind": "distance", "from": src, "to": dst},
     )
-    note, ways = "", Ways(network)
+    note, ways, flow = "", Ways(network), None
+    if collective == "all_to_all":
+        flow = exchange_flow(network, symmetry, weights=weights)
     if collective == "all_reduce":
         assert symmetry is not None  # it is looked for
         terms = (*reducing_terms(asked, symmetry, ways), far)
@@ -136,12 +140,13 @@ def bound(
             " optimal is not proved in general"
         )
     else:
-        terms = (*_rates(asked, symmetry, ways, backward=backward), far)
+        terms = (*_rates(asked, symmetry, ways, flow, backward=backward), far)
     return Bounds(
         asked=asked,
         terms=terms,
         steps=away.most_steps(roots, network.members),
         note=note,
+        flow=flow,
     )
 
 
@@ -158,15 +163,20 @@ def _check_asked(collective: str, network: Network, weights: tuple[int, ...]) ->
 
 
 def _rates(
-    asked: Asked, symmetry: Symmetry | None, ways: Ways, *, backward: bool
+    asked: Asked,
+    symmetry: Symmetry | None,
+    ways: Ways,
+    flow: ExchangeFlow | None,
+    *,
+    backward: bool,
 ) -> Iterator[BoundTerm]:
     """Yield the bounds that grow with the size, of all but all_reduce."""
     network, weights = asked.network, tuple(asked.units.values())
     every = frozenset(range(network.num_nodes))
     roots = network.members if symmetry is None else symmetry.representatives
     way = network.reversed if backward else network
-    if asked.collective == "all_to_all":
-        yield from _exchange_terms(asked, symmetry, ways)
+    if flow is not None:
+        yield from _exchange_terms(asked, ways, flow)
         cuts = []
     elif asked.collective in ("all_gather", "reduce_scatter"):
         cuts = [gather_cut(way, symmetry, weights)]
@@ -180,30 +190,29 @@ def _rates(
 
 
 def _exchange_terms(
-    asked: Asked, symmetry: Symmetry | None, ways: Ways
+    asked: Asked, ways: Ways, flow: ExchangeFlow
 ) -> Iterator[BoundTerm]:
     """Yield what the lengths of flows prove: all that is sent pays its way.
 
     Pairs that are near are left out, one distance after another.
     """
     network, members = asked.network, asked.network.members
-    symmetry = symmetry or trivial(network)
+    symmetry, units = flow.symmetry, tuple(asked.units.values())
     closed = ways.closed(ways.come(members), ways.left(members))
     far = {s: ways.away_us(s) for s in symmetry.representatives}
     distances = {away[v] for s, away in far.items() for v in members if v != s}
     many = len(far) * len(network.links) > _MOST_EXCHANGED
     for least in sorted(distances)[: 1 if many else None]:
-        wanted = {
-            s: [v for v in members if v != s and away[v] >= least]
-            for s, away in far.items()
-        }
-        flow = exchange_flow(
-            network, symmetry, weights=tuple(asked.units.values()), wanted=wanted
-        )
+        if least > min(distances):
+            wanted = {
+                s: [v for v in members if v != s and away[v] >= least]
+                for s, away in far.items()
+            }
+            flow = exchange_flow(network, symmetry, weights=units, wanted=wanted)
         pairs = zip(network.links, flow.lengths, strict=True)
         paid = [k.rate * w for k, w in pairs]
         # the rate is of a unit: the volume over what all units travel
-        need = sum(paid, Fraction(0)) / (flow.rate * sum(asked.units.values()))
+        need = sum(paid, Fraction(0)) / (flow.rate * sum(units))
         nearer = f" that are {float(least):g} us away" if least > min(distances) else ""
         yield BoundTerm(
             need=need,

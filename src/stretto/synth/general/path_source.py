@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.synth.bounds.flows import exchange_flow
+from stretto.synth.bounds.flows import ExchangeFlow, exchange_flow
 from stretto.synth.clock import SearchClock
 from stretto.synth.direct.exchange import decompose
 from stretto.synth.general.rounding import RouteOwner, shared_out
@@ -34,7 +34,13 @@ _LATER = Fraction(0)
 class PathSource:
     """The paths of a demand whose data nobody copies."""
 
-    def __init__(self, demand: Demand, symmetry: Symmetry, clock: SearchClock) -> None:
+    def __init__(
+        self,
+        demand: Demand,
+        symmetry: Symmetry,
+        clock: SearchClock,
+        flow: ExchangeFlow | None,
+    ) -> None:
         self._clock = clock
         self._name = "paths, pieces"
         self._demand = demand
@@ -44,7 +50,9 @@ class PathSource:
         root = None if demand.collective == "all_to_all" else demand.root
         if root is not None:
             symmetry = replace(symmetry, representatives=(root,))
-        flow = exchange_flow(network, symmetry, root=root, weights=demand.weights)
+        flow = flow or exchange_flow(
+            network, symmetry, root=root, weights=demand.weights
+        )
         self._paths: dict[_Pair, dict[_Path, None]] = defaultdict(dict)
         for (s, v), ways in decompose(network, flow).items():
             for g, links in zip(symmetry.nodes, symmetry.links, strict=True):

@@ -274,7 +274,8 @@ class General:
 
     def _sources(self) -> Source:
         if self._demand.collective in ("all_to_all", "scatter", "gather"):
-            return PathSource(self._demand, self._symmetry, self._clock)
+            limit = self._limit
+            return PathSource(self._demand, self._symmetry, self._clock, limit.flow)
         return TreeSource(self._demand, self._limit, self._clock)
 
     def _cut(self, split: int, seed: int, variant: int = 0) -> _Cut | None:

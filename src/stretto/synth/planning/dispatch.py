@@ -34,6 +34,12 @@ def _push(heap: Any, at: int, size: int, value: int) -> None:
     heap[at + child] = value
 
 
+def _add(events: Any, many: int, event: int) -> int:
+    """Add an event; return how many there are."""
+    _push(events, 0, many, event)
+    return many + 1
+
+
 def _pop(heap: Any, at: int, size: int) -> int:
     """Remove and return the least value of a heap of so many."""
     least = heap[at]
@@ -52,23 +58,23 @@ def _pop(heap: Any, at: int, size: int) -> int:
 
 
 def dispatched(
-    urgency: Any, ranks: Any, order: Any, weight: float, patience: float, way: Any,
+    urgency: Any, ranks: Any, order: Any, weight: float, patience: Any, way: Any,
     way_at: Any, way_links: Any, take_at: Any, takes: Any, delay: Any, waits: Any,
     behind_at: Any, behind: Any, left: Any, starts: Any,
 ) -> int:  # fmt: skip
     """Write when every job starts, such that nothing waits that could start.
 
-    Of what could, the largest of `weight` x what its fullest link still has to carry +
-    its urgency goes first. It may take its links for a start a little later: when the
-    last of them will be free within `patience` x its own time. `ranks` and `order` are
-    the order of urgency, there and back. Lists of lists are flat: those of x are from
-    at[x] to at[x + 1]. `waits` and `left` are used up. Return when the last arrives.
+    The largest of `weight` x what its fullest link has left + its urgency goes first.
+    It may take its links for a start within its way's `patience` x its own time; then
+    others are asked to be next. `ranks` and `order` are the order of urgency, there and
+    back. Lists of x are from at[x] to at[x + 1]. Return when the last arrives.
     """
     jobs, ways, links = len(delay), len(way_at) - 1, len(left)
     span = jobs + links
-    free, parked, ready = whole(links, 0), whole(links, -1), whole(jobs, 0)
-    queue, queued, queue_at = whole(jobs, 0), whole(ways, 0), _queues(way, ways)
-    after, idle, asked = whole(ways, -1), whole(ways, 1), whole(ways, 0)
+    free, booked, parked = whole(links, 0), whole(links, -1), whole(links, -1)
+    ready, queue, queued = whole(jobs, 0), whole(jobs, 0), whole(ways, 0)
+    queue_at, idle, asked = _queues(way, ways), whole(ways, 1), whole(ways, 0)
+    after = whole(ways, -1)
     keys, events = numbers(ways), whole(_room(way, way_at), 0)
     many = ends = 0
     for i in range(jobs):
@@ -79,7 +85,7 @@ def dispatched(
         now = events[0] // span
         many, count = _gather(
             now, span, jobs, events, many, way, ranks, queue, queue_at, queued,
-            free, parked, after, idle, asked,
+            free, booked, parked, after, idle, asked,
         )  # fmt: skip
         for k in range(count):
             w = asked[k]
@@ -89,7 +95,7 @@ def dispatched(
         for k in range(count):
             w = asked[k]
             busy, begin = _busiest(w, now, way_at, way_links, free)
-            if begin - now > patience * delay[order[queue[queue_at[w]]]]:
+            if begin - now > patience[w] * delay[order[queue[queue_at[w]]]]:
                 after[w] = parked[busy]
                 parked[busy] = w
                 continue
@@ -100,10 +106,12 @@ def dispatched(
                 i, w, begin, span, jobs, way_at, way_links, take_at, takes, free,
                 left, events, many,
             )  # fmt: skip
-            arrives = begin + delay[i]
-            ends = max(ends, arrives)
+            if begin > now:
+                booked[busy] = begin
+                many = _add(events, many, begin * span + jobs + busy)
+            ends = max(ends, begin + delay[i])
             many = _arrive(
-                i, arrives, span, behind_at, behind, waits, ready, events, many
+                i, begin + delay[i], span, behind_at, behind, waits, ready, events, many
             )
             if queued[w]:
                 after[w] = parked[last]
@@ -126,8 +134,8 @@ def _busiest(
 
 
 def _room(way: Any, way_at: Any) -> int:
-    """Return how many events there may be: the jobs, and the links that each takes."""
-    room = len(way)
+    """Return how many events there may be: of jobs, their starts, and their links."""
+    room = 2 * len(way)
     for w in way:
         room += way_at[w + 1] - way_at[w]
     return room
@@ -155,6 +163,7 @@ def _gather(
     queue_at: Any,
     queued: Any,
     free: Any,
+    booked: Any,
     parked: Any,
     after: Any,
     idle: Any,
@@ -173,7 +182,7 @@ def _gather(
                 idle[w] = 0
                 asked[count] = w
                 count += 1
-        elif free[event - jobs] == now:
+        elif free[event - jobs] == now or booked[event - jobs] == now:
             w = parked[event - jobs]
             parked[event - jobs] = -1
             while w >= 0:
@@ -223,8 +232,7 @@ def _occupy(
         e, t = way_links[at], takes[at + shift]
         free[e] = begin + t
         left[e] -= t
-        _push(events, 0, many, (begin + t) * span + jobs + e)
-        many += 1
+        many = _add(events, many, (begin + t) * span + jobs + e)
         if t > until:
             until, last = t, e
     return many, last
@@ -247,8 +255,7 @@ def _arrive(
         waits[d] -= 1
         ready[d] = max(ready[d], arrives)
         if waits[d] == 0:
-            _push(events, 0, many, ready[d] * span + d)
-            many += 1
+            many = _add(events, many, ready[d] * span + d)
     return many
 
 
@@ -288,7 +295,7 @@ def compacted(
 
 
 PARTS: tuple[Callable[..., Any], ...] = (
-    *(_push, _pop, _room, _queues, _gather),
+    *(_push, _add, _pop, _room, _queues, _gather),
     *(_busiest, _fullest, _insert, _occupy, _arrive),
 )
 """What the two call, each after what it calls itself."""

@@ -28,8 +28,9 @@ _FIRST = (
     *((2.0, 0.5, 0), (2.0, 0.5, 1), (0.0, 4.0, 0), (0.0, 4.0, 1)),
 )
 """Weights of waves and of full links, and whether time runs backwards."""
-_PATIENCE = (0.0, 0.1, 0.0, 0.1)
-"""What is waited for links, in turn."""
+_PATIENCE = ((0.0, 0.0), (0.1, 0.1), (0.0, 1.0), (0.1, 0.1))
+"""What is waited for links, in turn: by any way, and by those over the fullest."""
+_FULL = 0.9
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class _Planner:
         self._lists: tuple[JobArrays, JobArrays] | None = None
 
     def plan(
-        self, turned: int, urgency: Any, weight: float, patience: float
+        self, turned: int, urgency: Any, weight: float, patience: Any
     ) -> Timetable:
         """Return the plan in which nothing waits that could start."""
         count = len(urgency)
@@ -64,7 +65,7 @@ class _Planner:
             begun = clock.now()
             ends = run(
                 *(urgency.tolist(), ranks.tolist(), order.tolist()),
-                *(weight, patience),
+                *(weight, patience.tolist()),
                 *(f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
                 *(list(f.waits), f.behind_at, f.behind, list(f.load), out),
             )
@@ -126,6 +127,11 @@ class Search:
         self._waves = (jobs.wave, 1 - jobs.wave)
         self._delay = jobs.flat.delay
         self._full = int(jobs.flat.load.max())
+        full = np.maximum.reduceat(
+            jobs.flat.load[jobs.flat.way_links], jobs.flat.way_at[:-1]
+        )
+        self._narrow = full > _FULL * self._full
+        """Whether a way goes over one of the fullest links."""
         self._goal = goal
         self._chance = np.random.default_rng(seed)
         self._kinds: list[tuple[int, float, float, int]] = []
@@ -169,7 +175,8 @@ class Search:
                 self._took = left - clock.left
 
     def _try(self, turned: int, urgency: Any, weight: float) -> Timetable:
-        patience = _PATIENCE[self.tried // 2 % len(_PATIENCE)]
+        usual, full = _PATIENCE[self.tried // 2 % len(_PATIENCE)]
+        patience = np.where(self._narrow, full, usual)
         plan = self._planner.plan(turned, urgency, weight, patience)
         if self._plan is None or plan.ends < self._plan.ends:
             self._plan = self._from = plan

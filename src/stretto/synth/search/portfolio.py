@@ -286,16 +286,18 @@ def _candidates(search: Search, limit: Bounds) -> Iterator[tuple[TimedSchedule, 
         case "all_reduce":
             yield from both(search)
         case "all_to_all" | "scatter":
-            yield from _exchanged(search, search.demand)
+            yield from _exchanged(search, search.demand, limit)
         case _:
             turned = replace(
                 search.demand, collective="scatter", network=network.reversed
             )
-            for schedule, done in _exchanged(search, turned):
+            for schedule, done in _exchanged(search, turned, limit):
                 yield backwards(schedule, as_asked(schedule, search.demand)), done
 
 
-def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[TimedSchedule, bool]]:
+def _exchanged(
+    search: Search, demand: Demand, limit: Bounds
+) -> Iterator[tuple[TimedSchedule, bool]]:
     """Yield schedules for data that nobody may copy."""
     network, symmetry = demand.network, search.symmetry
     root = None if demand.collective == "all_to_all" else demand.root
@@ -306,7 +308,9 @@ def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[TimedSchedule, 
         ways = search.sketch.ways(network, backwards=gathers)
         paths = confined_paths(ways, symmetry, demand.weights)
     else:
-        flow = exchange_flow(network, symmetry, root=root, weights=demand.weights)
+        flow = limit.flow or exchange_flow(
+            network, symmetry, root=root, weights=demand.weights
+        )
         paths = decompose(network, flow)
     for k in search.splits:
         if k != search.splits[0] and search.clock.over(f"paths, split {k}"):
