@@ -62,20 +62,18 @@ def dispatched(
     way_at: Any, way_links: Any, take_at: Any, takes: Any, delay: Any, waits: Any,
     behind_at: Any, behind: Any, left: Any, starts: Any,
 ) -> int:  # fmt: skip
-    """Write when every job starts, such that nothing waits that could start.
+    """Write when every job starts; return when the last arrives.
 
-    The largest of `weight` x what its fullest link has left + its urgency goes first.
-    It may take its links for a start within its way's `patience` x its own time; then
-    others are asked to be next. `ranks` and `order` are the order of urgency, there and
-    back. Lists of x are from at[x] to at[x + 1]. Return when the last arrives.
+    The largest of `weight` x what its fullest link has left + its urgency goes first,
+    also when its links are free within its way's `patience` x its own time. `ranks` and
+    `order` are the order of urgency, there and back. Lists of x are in at[x], at[x + 1].
     """
     jobs, ways, links = len(delay), len(way_at) - 1, len(left)
     span = jobs + links
     free, booked, parked = whole(links, 0), whole(links, -1), whole(links, -1)
     ready, queue, queued = whole(jobs, 0), whole(jobs, 0), whole(ways, 0)
-    queue_at, idle, asked = _queues(way, ways), whole(ways, 1), whole(ways, 0)
-    after = whole(ways, -1)
-    keys, events = numbers(ways), whole(_room(way, way_at), 0)
+    queue_at, after, idle = _queues(way, ways), whole(ways, -1), whole(ways, 1)
+    asked, keys, events = whole(ways, 0), numbers(ways), whole(_room(way, way_at), 0)
     many = ends = 0
     for i in range(jobs):
         if waits[i] == 0:
