@@ -66,7 +66,7 @@ def dispatched(
 
     The largest of `weight` x what its fullest link has left + its urgency goes first,
     also when its links are free within its way's `patience` x its own time. `ranks` and
-    `order` are the order of urgency, there and back. Lists of x are in at[x], at[x + 1].
+    `order` are the order of urgency, there and back; lists of x are from at[x] on.
     """
     jobs, ways, links = len(delay), len(way_at) - 1, len(left)
     span = jobs + links
