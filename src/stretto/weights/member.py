@@ -69,6 +69,7 @@ class Member:
         self.fan = 0
         """How many may read here at once, if that is limited."""
         self._has_put_off = False
+        self._twins: dict[tuple[str, int], Any] = {}
         self._words: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
             "hello": self._hello, "offer": self._offer, "hold": self._hold,
             "release": self._release, "bye": self._bye,
@@ -124,6 +125,28 @@ class Member:
                 self.left(who)
             self._call_again()
             self.changed.notify_all()
+
+    def has_twin(self, who: Who) -> bool:
+        """Return whether another is there in its place; it is heard when that is gone.
+
+        A source is told, and refuses to push until then.
+        """
+        place = who.team, who.rank
+        for other in self.known.values():
+            if other is not who and (other.team, other.rank) == place:
+                self.known.pop(who.peer.identity)
+                self._twins[place] = who.peer
+                why = f"{other.peer.name!r} ({other.peer.whereabouts})"
+                if not who.team:
+                    self.send(who.peer, "twice", why=f"{why}, by replica {self.team!r}")
+                return True
+        return False
+
+    def ask_twin(self, who: Who) -> None:
+        """Hear the one that came while another, which is gone, was in its place."""
+        twin = self._twins.pop((who.team, who.rank), None)
+        if twin is not None:
+            self._say_hello(twin, answer=True)
 
     def _bye(self, peer: Any, body: Mapping[str, Any]) -> None:
         self.lost(peer)

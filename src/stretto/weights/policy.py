@@ -21,11 +21,10 @@ from stretto.errors import (
 from stretto.fabric.patience import check_deadline, check_timeout
 from stretto.transfer import Engine
 from stretto.weights.buffers import Buffers
-from stretto.weights.cover import Wanted
 from stretto.weights.leading import Leads
 from stretto.weights.member import Member, Who
-from stretto.weights.names import Names, Part, spec_of
-from stretto.weights.pulling import From, Puller
+from stretto.weights.names import Names
+from stretto.weights.pulling import From, Puller, wanted_of
 from stretto.weights.switch import (
     Action,
     Failed,
@@ -36,10 +35,14 @@ from stretto.weights.switch import (
     RankCopies,
     Reading,
 )
-from stretto.weights.tensors import Own, owned
+from stretto.weights.tensors import owned
 from stretto.weights.version import Version
 
 __all__ = ["Policy"]
+
+_AHEAD = 16
+"""Steps that rank 0 may begin before another rank has ended the first of them: who is
+slow reads old versions for so many steps at most, and memory comes free."""
 
 
 class Policy(Member):
@@ -59,12 +62,14 @@ class Policy(Member):
         own = owned(into, layouts)
         self.patience, self._deadline = patience, deadline
         self._buffers = Buffers(self, own, into, count=copies, memory=memory)
-        wanted = [_wanted(one, names, how) for one in own]
+        wanted = [wanted_of(one, names, how) for one in own]
         self.puller = Puller(engine, name, wanted, turn=rank)
         self._state = RankCopies(rank=rank, copies=(0, -1)[:copies])
         self._sources: dict[int, tuple[From, ...]] = {}
         self._versions: dict[int, Version | None] = {0: start}
         self._runs: deque[Reading] = deque()
+        self._ended: dict[int, int] = {}
+        """Of each other rank, the last step of which the leader knows that it ended."""
         self._current, self._live = start, 0
         self.fault: StrettoError | None = None
         """Why the last version that was to be had is not here."""
@@ -75,6 +80,7 @@ class Policy(Member):
         self._words |= {
             "held": self._held, "fetch": self._fetch, "step": self._step_named,
             "ready": self._ready, "failed": self._failed, "current": self._now,
+            "ended": self._has_ended,
         }  # fmt: skip
         self.begin()
 
@@ -185,6 +191,8 @@ class Policy(Member):
             with self.changed:
                 self._state, actions = self._state.ended(run.number)
                 self._act(actions)
+                if self._lead is None and run.number % (_AHEAD // 2) == 0:
+                    self._tell_leader("ended", number=run.number)
 
     def _begun(self, timeout: float | None) -> Reading:
         until = None if timeout is None else time.monotonic() + timeout
@@ -194,7 +202,7 @@ class Policy(Member):
                     return self._runs.popleft()  # it was named, whoever is gone since
                 self._check()
                 lead = self._lead
-                if lead is not None and (lead.state.may_step or lead.state.has_stopped):
+                if lead is not None and self._may_begin(lead):
                     step = lead.step()
                     text = str(lead.versions[step.version])
                     self.tell_ranks(
@@ -208,6 +216,12 @@ class Policy(Member):
                         f"step within {timeout} s"
                     )
                 self.changed.wait(left)
+
+    def _may_begin(self, lead: Leads) -> bool:
+        """Return whether a step may begin now, or what keeps it is to be said."""
+        slowest = min((self._ended.get(r, 0) for r in range(1, self.of)), default=0)
+        is_near = self.of == 1 or lead.state.steps - slowest < _AHEAD
+        return lead.state.has_stopped or (lead.state.may_step and is_near)
 
     def _turn_to(self, copy: int) -> None:
         """Let a module's parameters be those of a copy."""
@@ -253,15 +267,7 @@ class Policy(Member):
 
     def joined(self, who: Who) -> None:
         """Look whether there is something new."""
-        twin = [
-            w for w in self.known.values()
-            if w is not who and (w.team, w.rank) == (who.team, who.rank)
-        ]  # fmt: skip
-        if twin:
-            self.known.pop(who.peer.identity)
-            why = f"{twin[0].peer.name!r} ({twin[0].peer.whereabouts})"
-            if not who.team:
-                self.send(who.peer, "twice", why=f"{why}, by replica {self.team!r}")
+        if self.has_twin(who):
             return
         if self._lead is not None:
             self._lead.forgive(who.team)
@@ -269,6 +275,7 @@ class Policy(Member):
 
     def left(self, who: Who) -> None:
         """Be of no use without a rank of ours; go on without anybody else."""
+        self.ask_twin(who)
         if who.team == self.team:
             self._broken = EngineLost(
                 f"weights {self.name!r}: rank {who.rank} of replica {self.team!r} is "
@@ -299,6 +306,9 @@ class Policy(Member):
         kind = LayoutError if body["is_ours"] is True else TransferError
         error = kind(f"weights {self.name!r}, rank {rank}: {str(body['why'])[:2000]}")
         self._leading("failed").failed(rank, int(body["attempt"]), error)
+
+    def _has_ended(self, peer: Any, body: Mapping[str, Any]) -> None:
+        self._ended[self._rank_of(peer)] = int(body["number"])
 
     # What a rank hears of its leader.
 
@@ -375,17 +385,6 @@ class Policy(Member):
             self._state, actions = self._state.pulled(pull.attempt, well=error is None)
             self._act(actions)
             self.changed.notify_all()
-
-
-def _wanted(own: Own, names: Names, how: Mapping[str, Any]) -> Wanted:
-    """Return where a tensor here comes from; a shard by itself from the same part."""
-    spec = spec_of(names, own.name, **how)
-    if spec == Part(own.name):
-        spec = Part(own.name, box=own.held.box)
-        if own.held.extent == own.held.shape:
-            spec = Part(own.name)
-    shape = tuple(own.array.shape)
-    return Wanted(name=own.name, shape=shape, dtype=own.held.dtype, spec=spec)
 
 
 def _reached(found: Version, wanted: Version | int | None) -> bool:

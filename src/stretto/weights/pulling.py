@@ -14,9 +14,10 @@ from stretto.transfer import Engine
 from stretto.weights.boxes import Box
 from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
 from stretto.weights.manifest import Held, Manifest, region_name
-from stretto.weights.tensors import flat, lies
+from stretto.weights.names import Names, Part, spec_of
+from stretto.weights.tensors import Own, flat, lies
 
-__all__ = ["From", "Puller"]
+__all__ = ["From", "Puller", "parts_here", "wanted_of"]
 
 CONNECT_S = 10.0
 _MOST_KEPT = 8
@@ -190,3 +191,14 @@ def parts_here(
         (held, _view(into[name], tile.at, tile.new_axes))
         for name, tile, held in tiles_here(wanted, there)
     ]
+
+
+def wanted_of(own: Own, names: Names, how: Mapping[str, Any]) -> Wanted:
+    """Return where a tensor here comes from; a shard by itself from the same part."""
+    spec = spec_of(names, own.name, **how)
+    if spec == Part(own.name):
+        spec = Part(own.name, box=own.held.box)
+        if own.held.extent == own.held.shape:
+            spec = Part(own.name)
+    shape = tuple(own.array.shape)
+    return Wanted(name=own.name, shape=shape, dtype=own.held.dtype, spec=spec)

@@ -94,7 +94,7 @@ class Source(Member):
         self._epoch, self._counter = epoch, -1
         self._snapshot: Copy | None = None
         self._in_place: Copy | None = None
-        self._refused = ""
+        self._refused = self._refused_by = ""
         self.had: dict[tuple[str, int], Version | None] = {}
         """The version that each rank of a replica has said to have."""
         self._words["twice"] = self._twice
@@ -148,6 +148,8 @@ class Source(Member):
         super()._hello(peer, body)
         who = self.known[peer.identity]
         if who.team:
+            if self._refused_by == peer.identity:
+                self._refused = ""  # whom it followed is gone
             return
         if who.rank == self.rank:
             self._refused = (
@@ -159,6 +161,7 @@ class Source(Member):
                 self._say_hello(other.peer, answer=False)
 
     def _twice(self, peer: Any, body: Mapping[str, Any]) -> None:
+        self._refused_by = peer.identity
         self._refused = (
             f"engine {peer.name!r} follows another source of it: {body['why']!s:.300}"
         )

@@ -99,6 +99,10 @@ def test_two_sources_of_a_name_are_refused(engines):
         second.push()
     source.push(wait=True, timeout=WAIT)
     assert 1 == policy.version.counter
+    source.close()
+    until(lambda: not second._refused)  # it is heard now
+    second.push(9)
+    until(lambda: policy._lead.foreign is not None)
 
 
 def test_memory_that_is_too_small_is_said_in_bytes(engines):
@@ -277,3 +281,30 @@ def test_what_did_not_come_in_time_is_asked_for_again(engines, monkeypatch, what
 
     assert len(calls) >= 2
     assert 0 == policy.version.counter
+
+
+def late(policy):
+    try:
+        with policy.step(0.2):
+            return False
+    except TransferTimeout:
+        return True
+
+
+def test_the_leader_does_not_run_away_from_a_rank_that_is_slow(engines):
+    """It waits, and says so: else old versions are read for thousands of steps."""
+    source = engines.source(some(1.0))
+    first = engines.replica(some(), source.engine, replica="r", num_ranks=2)
+    second = engines.replica(
+        some(), source.engine, first.engine, replica="r", rank=1, num_ranks=2
+    )
+    source.push(wait=True, timeout=WAIT)
+    begun = 0
+    while begun < 1000 and not late(first):
+        begun += 1
+    for _ in range(begun):
+        step(second)
+    with first.step(WAIT) as one, second.step(WAIT) as other:
+        assert one == other
+
+    assert 8 <= begun <= 16
