@@ -134,7 +134,8 @@ class Job:
         """Return FP8 and scales by PyTorch's own operations."""
         rows, columns = wide.shape
         blocks = wide.float().view(rows // BLOCK, BLOCK, columns // BLOCK, BLOCK)
-        scales = blocks.abs().amax(dim=(1, 3)) / 448.0
+        most = self.torch.tensor(448.0, device=self.device)  # a number is inverted
+        scales = blocks.abs().amax(dim=(1, 3)) / most
         scales = self.torch.where(scales > 0, scales, 1.0)
         made = (blocks / scales[:, None, :, None]).view(rows, columns)
         return made.to(self.torch.float8_e4m3fn), scales
@@ -148,12 +149,17 @@ class Decode:
         self.is_gpu = job.ranks.is_gpu
         self.runs: list[list[tuple[Any, Any, int]]] = []
         """Of steps without anything between them: begin, end, version."""
-        self.graphs = []
-        if not self.is_gpu:
-            return
+        self.graphs: list[Any] = []
+        self.stream = self.torch.cuda.Stream() if self.is_gpu else None  # of its own
+        if self.is_gpu:
+            with self.torch.cuda.stream(self.stream):
+                self.capture(policy)
+
+    def capture(self, policy: Any) -> None:
+        """Capture the reading of each copy."""
         for tensors in policy.both:
             self.read(tensors)
-            job.ranks.settle()
+            self.job.ranks.settle()
             graph = self.torch.cuda.CUDAGraph()
             with self.torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self.read(tensors)
@@ -188,10 +194,11 @@ class Decode:
         """Step until a version is there, and a few more."""
         self.runs.append([])
         stop = time.monotonic() + WAIT_S
-        while self.step() < counter:
-            assert time.monotonic() < stop, f"version {counter} does not come"
-        for _ in range(8):
-            self.step()
+        with self.torch.cuda.stream(self.stream):  # of None it is nothing
+            while self.step() < counter:
+                assert time.monotonic() < stop, f"version {counter} does not come"
+            for _ in range(8):
+                self.step()
 
     def took(self, one: Any, other: Any) -> float:
         """Return milliseconds between two marks."""
@@ -374,8 +381,6 @@ def work(args: argparse.Namespace) -> int:
         if wrong:
             break  # the two may be at different places
         gc.collect()
-        if ranks.is_gpu:
-            job.torch.cuda.empty_cache()
     job.engine.close()
     ranks.dist.destroy_process_group()
     return 0

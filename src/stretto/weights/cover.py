@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.errors import LayoutError, PlanError
@@ -287,8 +287,3 @@ def tiles_here(wanted: Sequence[Wanted], there: There) -> list[tuple[str, Tile, 
             )  # fmt: skip
             found.append((one.name, tile, held))
     return found
-
-
-def unread(wanted: Mapping[str, int], there: There) -> list[str]:
-    """Return the source's names of which nobody reads anything."""
-    return sorted(set(there.shapes) - set(wanted))

@@ -117,7 +117,8 @@ class GpuMemory(HostMemory):
         assert how is not None, "it is cast"
         most, wide = MOST[how.dtype], made.own.held.dtype
         if how.block is None:
-            scale = array.abs().amax().float() / most
+            largest = array.abs().amax().float()
+            scale = largest / largest.new_tensor(most)  # a number would be inverted
             scale = self._torch.where(scale > 0, scale, 1.0)
             places[0].copy_(array.float() / scale)
             places[1].copy_(scale)
@@ -176,6 +177,7 @@ class GpuMemory(HostMemory):
 
     def wait_read(self, copy: int) -> None:
         """Wait until streams have come to where their last step ended."""
+        self._mixer.device.enter()  # this thread may have seen no GPU yet
         for (which, _), event in list(self._read.items()):
             if which == copy:
                 event.synchronize()

@@ -122,6 +122,11 @@ class Policy(Member):
         return tuple(self._buffers.given)
 
     @property
+    def unread(self) -> tuple[str, ...]:
+        """Return tensors of the source of which nothing comes here: forgotten, say."""
+        return self.puller.unread
+
+    @property
     def live(self) -> int:
         """Return which copy of `both` the step that runs reads, or the last one."""
         return self._live

@@ -74,6 +74,8 @@ class Puller:
         self._engine, self._name, self._turn = engine, name, turn
         self.wanted = tuple(wanted)
         self._manifests: dict[str, Manifest] = {}
+        self.unread: tuple[str, ...] = ()
+        """Tensors of the source of which nothing comes here: forgotten buffers, say."""
         self._plans: dict[tuple[str, ...], tuple[There, tuple[_Get, ...]]] = {}
 
     def peers(self, source: Sequence[From], timeout: float = CONNECT_S) -> list[Any]:
@@ -108,6 +110,8 @@ class Puller:
             while len(self._plans) >= _MOST_KEPT:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = there, tuple(_gets(reads))
+            read = {name for one in self.wanted for name in one.spec.sources()}
+            self.unread = tuple(sorted(set(there.shapes) - read))
         return self._plans[key]
 
     def pull(

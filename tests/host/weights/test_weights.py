@@ -28,7 +28,7 @@ WAIT = 30
 def test_a_step_reads_what_was_pushed(engines, copies, in_place):
     """A snapshot or in place, into a second copy or the only one; lag and versions."""
     ours = some(1.0)
-    source, policy = both(engines, ours, copies=copies)
+    source, policy = both(engines, {**ours, "more": np.zeros(3)}, some(), copies=copies)
     for value in (1.0, 2.0, 3.0):
         fill(ours, value)
         push = source.push(wait=True, timeout=WAIT, in_place=in_place)
@@ -41,6 +41,7 @@ def test_a_step_reads_what_was_pushed(engines, copies, in_place):
             assert int(value) - 1 == version.counter
         assert version == policy.version == policy.wait(version)
     assert policy.lag in (0, None)
+    assert ("more",) == policy.unread
 
 
 def test_a_step_that_runs_keeps_its_version(engines):

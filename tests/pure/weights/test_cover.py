@@ -8,7 +8,7 @@ from tests.pure.weights.random_models import Model
 
 from stretto.errors import CallError, LayoutError, PlanError
 from stretto.weights.boxes import are_apart, cut, volume
-from stretto.weights.cover import There, Wanted, cover, prove_cover, unread
+from stretto.weights.cover import There, Wanted, cover, prove_cover
 from stretto.weights.manifest import Held, Manifest, grouped
 from stretto.weights.names import Cat, Part, Stack, spec_of
 
@@ -99,11 +99,6 @@ def test_source_ranks_that_disagree_are_named():
     """One name has one shape and one type on all ranks."""
     with pytest.raises(LayoutError, match=r"'w': source rank 0 says float32.*rank 1"):
         There([rank_of(rows("w", 0, 8)), rank_of(rows("w", 0, 8, dtype="float16"))])
-
-
-def test_what_nobody_reads_is_known():
-    """A tensor that the subscriber forgot, such as a buffer, does not go unseen."""
-    assert ["k_proj"] == unread({"w": 1}, THERE)
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,8 @@ class Sums:
         handle, found = api().CUstream(stream), np.zeros(self._count, np.uint32)
         ask("cuMemsetD32Async", self._sums, 0, self._count, handle)
         self._mixer.launch(mixing(self._mixer.blocks), self._words, stream)
+        ask("cuMemcpyDtoHAsync", found.ctypes.data, self._sums, found.nbytes, handle)
         ask("cuStreamSynchronize", handle)
-        ask("cuMemcpyDtoH", found.ctypes.data, self._sums, found.nbytes)
         return tuple(map(int, found))
 
     def close(self) -> None:
