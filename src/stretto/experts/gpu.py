@@ -139,7 +139,9 @@ class GpuExperts:
             channels.kernel(f"{text}// {name}\n", f"stretto_{name}", threads=threads)
             for channels, name in ((self._there, "dispatch"), (self._back, "combine"))
         )
-        device = torch.device("cuda", torch.cuda.current_device())
+        self.memory = torch.from_dlpack(self._there.buffer)
+        """What peers write of a dispatch."""
+        device = self.memory.device
         self._blocks = torch.zeros(
             blocks * BLOCK_WORDS, dtype=torch.int64, device=device
         )
@@ -176,7 +178,7 @@ class GpuExperts:
     def _seen(self, m: PeerPlaces, half: int) -> tuple[Tensor, Tensor | None]:
         """Return rows by rank, and their scales, where peers write them."""
         g = self.geometry
-        whole = torch.from_dlpack(self._there.buffer)[half * m.half :]
+        whole = self.memory[half * m.half :]
         slots = g.num_ranks * g.max_tokens
         kind = torch.float8_e4m3fn if g.quantise else _TYPES[g.dtype]
         rows = whole[m.rows : m.rows + slots * g.row_bytes].view(kind)
@@ -271,7 +273,7 @@ class GpuExperts:
     ) -> None:
         fits = (
             isinstance(given, Tensor)
-            and given.is_cuda
+            and given.device == self.memory.device
             and given.dtype == kind
             and given.dim() == len(shape)
             and all(w in (None, s) for w, s in zip(shape, given.shape, strict=True))
@@ -283,7 +285,8 @@ class GpuExperts:
                 got = f"{tuple(given.shape)} {given.dtype} on {given.device}"
             wanted = " x ".join("T" if one is None else str(one) for one in shape)
             raise self._refused(
-                f"{what} is {got}; want {wanted} {kind}, contiguous, on the GPU"
+                f"{what} is {got}; want {wanted} {kind}, contiguous, on "
+                f"{self.memory.device}"
             )
 
     def _refused(self, text: str) -> CallError:

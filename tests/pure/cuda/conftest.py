@@ -27,6 +27,7 @@ _fakes = load("cuda_fakes", "fakes.py")
 load("cuda_model", "model.py")
 _emulate = load("cuda_emulate", "emulate.py")
 load("cuda_emulate_own", "emulate_own.py")
+load("cuda_emulate_experts", "emulate_experts.py")
 load("cuda_tensors", "tensors.py")
 
 

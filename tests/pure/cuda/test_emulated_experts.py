@@ -4,14 +4,13 @@ import shutil
 
 import numpy as np
 import pytest
+from cuda_emulate_experts import ENTRY, SHARED, geometry, random_case
 from cuda_emulate_own import Handles, build
-from tests.host.experts.oracle import TYPES, Case
 
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import build as compile_text
 from stretto.executors.cuda.codegen.compile import usage
 from stretto.executors.cuda.flags.watch import explain
-from stretto.experts.geometry import Geometry
 from stretto.experts.texts import (
     BLOCK_WORDS,
     CombineCall,
@@ -23,35 +22,6 @@ from stretto.experts.texts import (
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
 BLOCKS, THREADS = 2, 64
-SHARED = """
-#define STRETTO_SHARED(type, name) type& name = of_this_block<type>()
-inline unsigned atomicAdd(unsigned* p, unsigned v) {
-  return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
-}
-inline void atomicMin(unsigned* p, unsigned v) {
-  unsigned was = *p;
-  while (v < was && !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED,
-                                                 __ATOMIC_RELAXED)) {}
-}
-"""
-ENTRY = """
-extern "C" void dispatch(const stretto::DispatchCall* of, unsigned ranks,
-                         unsigned grid, unsigned threads, unsigned absent) {
-  launch_ranks(stretto_dispatch, of, ranks, grid, threads, absent);
-}
-extern "C" void combine(const stretto::CombineCall* of, unsigned ranks,
-                        unsigned grid, unsigned threads, unsigned absent) {
-  launch_ranks(stretto_combine, of, ranks, grid, threads, absent);
-}
-"""
-
-
-def geometry(n, **given):
-    """Return a small geometry."""
-    small = {"num_experts": 5, "top_k": 3, "hidden": 128, "max_tokens": 9,
-             "dtype": "float32", "layout": "expert", "quantise": None, "align": 1,
-             "order": "rank"}  # fmt: skip
-    return Geometry.of(n, given.pop("placement", None), **{**small, **given})
 
 
 class Emulated:
@@ -141,15 +111,6 @@ class Emulated:
             call.tokens, call.rank = len(case.xs[r]), r
         self.library.combine(calls, self.n, BLOCKS, THREADS, 0)
         return out
-
-
-def random_case(g, rng, tokens):
-    """Return a routing of so many tokens a rank."""
-    kind = TYPES[g.dtype]
-    ids = [rng.integers(-1, g.num_experts, (t, g.top_k)) for t in tokens]
-    xs = [(rng.standard_normal((t, g.hidden)) * 9).astype(kind) for t in tokens]
-    weights = [rng.random((t, g.top_k)).astype(np.float32) for t in tokens]
-    return Case(xs, ids, weights, g.owner, g.layout, g.align, g.max_tokens, g.quantise)
 
 
 def check_dispatch(run, case, half):
