@@ -1,59 +1,100 @@
 """Two hosts of two ranks, as namespaces of this machine: beside Gloo and Open MPI.
 
-    python benchmarks/hosts.py [--rounds 2] [--mpi PREFIX] [--out FILE]
+    python benchmarks/hosts.py [--rounds 3] [--mpi PREFIX] [--loss PERCENT] [--out FILE]
 
-Each contender runs in turn, all ranks at once, round after round; of all rounds the
-least and the median count. PREFIX is an environment with Open MPI and mpi4py, whose
-ranks yield when idle. It needs root. Where ranks exceed cores, say so with the figures.
+Each contender runs in turn, all ranks at once, round after round. A batch is a loop of
+calls, timed from the first rank in to the last rank out (namespaces have one clock);
+medians of all batches of all rounds count. The first call of a case is said apart, and
+so is how long it took to connect. Every result is compared with what must come out.
+PREFIX is an environment with Open MPI and mpi4py, whose ranks yield when idle: by
+default this one, if it has them. It needs root. Where ranks exceed cores, say so with
+the figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from hosts_table import SIZES, VERBS, joined, table
 
 ROOT = Path(__file__).parents[1]
-SIZES = {8: 200, 4096: 200, 1 << 16: 100, 1 << 20: 30, 1 << 24: 6, 1 << 26: 3}
-VERBS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 RANKS = 4
+MOST = 1 << 24
+"""Larger vectors are for all_reduce only."""
 
 
-def measure(rank: int, calls: dict[str, Any], barrier: Any) -> dict[str, Any]:
-    """Return times and CPU of every verb and size, of this rank's own calls."""
+class Made(NamedTuple):
+    """A call on its buffers, and what tells whether its result is right."""
+
+    call: Callable[[], Any]
+    is_right: Callable[[], bool]
+
+
+def case(verb: str, nbytes: int, rank: int, make: Any) -> Made:
+    """Return a call of `make(verb)`, on NumPy memory of this size."""
+    part = max(1, nbytes // 4 // RANKS)
+    whole = part * RANKS if nbytes >= 4 * RANKS else max(1, nbytes // 4)
+    mine, each = np.float32(rank + 1), np.arange(1, RANKS + 1, dtype=np.float32)
+    total = np.float32(each.sum())
+    match verb:
+        case "all_reduce":
+            x, out = np.full(whole, mine), np.empty(whole, np.float32)
+            want: Any = total
+        case "all_gather":
+            x, out = np.full(part, mine), np.empty(part * RANKS, np.float32)
+            want = np.repeat(each, part)
+        case "reduce_scatter":
+            x, out = np.full(part * RANKS, mine), np.empty(part, np.float32)
+            want = total
+        case "all_to_all":
+            x, out = np.full(part * RANKS, mine), np.empty(part * RANKS, np.float32)
+            want = np.repeat(each, part)
+        case "broadcast":
+            x = out = np.full(whole, mine)
+            want = np.float32(1)
+        case _:
+            x = out = np.zeros(1, np.float32)
+            want = np.float32(0)
+    return Made(make(verb, x, out), lambda: bool((out == want).all()))
+
+
+def measure(rank: int, make: Any, barrier: Any) -> dict[str, Any]:
+    """Return when each batch of every verb and size began and ended on this rank."""
     found: dict[str, Any] = {}
-    for verb, make in calls.items():
-        if verb not in os.environ.get("VERBS", ",".join(VERBS)).split(","):
-            continue
-        for nbytes, rounds in SIZES.items():
-            if nbytes > 1 << 24 and verb != "all_reduce":
+    now = time.monotonic
+    for verb in os.environ.get("VERBS", ",".join(VERBS)).split(","):
+        for nbytes, (batches, calls) in SIZES.items():
+            is_large = nbytes > MOST and verb != "all_reduce"
+            if is_large or (verb == "barrier" and nbytes > min(SIZES)):
                 continue
-            call = make(nbytes)
-            if call is None:
-                continue
-            for _ in range(3):
-                call()
+            call, is_right = case(verb, nbytes, rank, make)
             barrier()
-            times, cpu = [], time.process_time()
-            for _ in range(rounds):
-                begun = time.perf_counter()
-                call()
-                times.append((time.perf_counter() - begun) * 1e6)
-            used = (time.process_time() - cpu) / rounds * 1e6
+            began = now()
+            call()
+            first = began, now()
+            right = is_right()
+            spans = []
+            for _ in range(batches):
+                barrier()
+                call()  # all set out together
+                cpu, began = time.process_time(), now()
+                for _ in range(calls):
+                    call()
+                spans.append((began, now(), time.process_time() - cpu))
             found[f"{verb} {nbytes}"] = {
-                "least_us": round(min(times), 1),
-                "median_us": round(statistics.median(times), 1),
-                "cpu_us": round(used, 1),
-            }
+                "first": first, "spans": spans, "right": right and is_right()
+            }  # fmt: skip
             barrier()
     return found
 
@@ -62,32 +103,21 @@ def ours(rank: int, address: str) -> dict[str, Any]:
     """Measure stretto."""
     import stretto
 
+    began = time.monotonic()
     comm = stretto.connect(rank, RANKS, f"tcp://{address}:29600", deadline_s=120)
+    comm.barrier()
+    connected = began, time.monotonic()
 
-    def all_reduce(nbytes: int) -> Any:
-        x = np.ones(nbytes // 4, np.float32)
-        out = np.empty_like(x)
-        comm.all_reduce(x, out=out)
-        assert out[0] == RANKS
-        return lambda: comm.all_reduce(x, out=out)
+    def make(verb: str, x: Any, out: Any) -> Any:
+        call = getattr(comm, verb)
+        if verb == "barrier":
+            return call
+        if verb == "broadcast":
+            return functools.partial(call, x)
+        return functools.partial(call, x, out=out)
 
-    def all_gather(nbytes: int) -> Any:
-        x = np.ones(max(1, nbytes // 4 // RANKS), np.float32)
-        out = np.empty(x.size * RANKS, np.float32)
-        return lambda: comm.all_gather(x, out=out)
-
-    def reduce_scatter(nbytes: int) -> Any:
-        x = np.ones(max(1, nbytes // 4 // RANKS) * RANKS, np.float32)
-        out = np.empty(x.size // RANKS, np.float32)
-        return lambda: comm.reduce_scatter(x, out=out)
-
-    def all_to_all(nbytes: int) -> Any:
-        x = np.ones(max(1, nbytes // 4 // RANKS) * RANKS, np.float32)
-        out = np.empty_like(x)
-        return lambda: comm.all_to_all(x, out=out)
-
-    made = (all_reduce, all_gather, reduce_scatter, all_to_all)
-    found = measure(rank, dict(zip(VERBS, made, strict=True)), comm.barrier)
+    found = measure(rank, make, comm.barrier)
+    found["connect"] = {"first": connected, "spans": [], "right": True}
     found["choice"] = {n: comm.explain("all_reduce", n // 4) for n in SIZES}
     comm.close()
     return found
@@ -100,34 +130,39 @@ def gloo(rank: int, address: str) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["INTERFACE"]
+    began = time.monotonic()
     dist.init_process_group(
         "gloo", init_method=f"tcp://{address}:29601", rank=rank, world_size=RANKS
     )
+    dist.barrier()
+    connected = began, time.monotonic()
 
-    def parts(nbytes: int) -> int:
-        return max(1, nbytes // 4 // RANKS)
+    def make(verb: str, x: Any, out: Any) -> Any:
+        if verb == "barrier":
+            return dist.barrier
+        x, out = torch.from_numpy(x), torch.from_numpy(out)
+        match verb:
+            case "all_reduce":  # it has no other form
+                out.copy_(x)
+                return functools.partial(_all_reduce, dist, x, out)
+            case "all_gather":
+                return functools.partial(dist.all_gather_into_tensor, out, x)
+            case "reduce_scatter":
+                return functools.partial(dist.reduce_scatter_tensor, out, x)
+            case "all_to_all":
+                return functools.partial(dist.all_to_all_single, out, x)
+        return functools.partial(dist.broadcast, x, 0)
 
-    def all_reduce(nbytes: int) -> Any:
-        x = torch.ones(nbytes // 4)
-        return lambda: dist.all_reduce(x)
-
-    def all_gather(nbytes: int) -> Any:
-        x, out = torch.ones(parts(nbytes)), torch.empty(parts(nbytes) * RANKS)
-        return lambda: dist.all_gather_into_tensor(out, x)
-
-    def reduce_scatter(nbytes: int) -> Any:
-        x, out = torch.ones(parts(nbytes) * RANKS), torch.empty(parts(nbytes))
-        return lambda: dist.reduce_scatter_tensor(out, x)
-
-    def all_to_all(nbytes: int) -> Any:
-        x = torch.ones(parts(nbytes) * RANKS)
-        out = torch.empty_like(x)
-        return lambda: dist.all_to_all_single(out, x)
-
-    made = (all_reduce, all_gather, reduce_scatter, all_to_all)
-    found = measure(rank, dict(zip(VERBS, made, strict=True)), dist.barrier)
+    found = measure(rank, make, dist.barrier)
+    found["connect"] = {"first": connected, "spans": [], "right": True}
     dist.destroy_process_group()
     return found
+
+
+def _all_reduce(dist: Any, x: Any, out: Any) -> None:
+    """Combine in place, as Gloo does, what is copied there first."""
+    out.copy_(x)
+    dist.all_reduce(out)
 
 
 def mpi(rank: int, address: str) -> dict[str, Any]:
@@ -136,56 +171,50 @@ def mpi(rank: int, address: str) -> dict[str, Any]:
 
     world = MPI.COMM_WORLD
 
-    def all_reduce(nbytes: int) -> Any:
-        x = np.ones(nbytes // 4, np.float32)
-        out = np.empty_like(x)
-        return lambda: world.Allreduce(x, out)
+    def make(verb: str, x: Any, out: Any) -> Any:
+        match verb:
+            case "all_reduce":
+                return functools.partial(world.Allreduce, x, out)
+            case "all_gather":
+                return functools.partial(world.Allgather, x, out)
+            case "reduce_scatter":
+                return functools.partial(world.Reduce_scatter_block, x, out)
+            case "all_to_all":
+                return functools.partial(world.Alltoall, x, out)
+            case "broadcast":
+                return functools.partial(world.Bcast, x, 0)
+        return world.Barrier
 
-    def all_gather(nbytes: int) -> Any:
-        x = np.ones(max(1, nbytes // 4 // RANKS), np.float32)
-        out = np.empty(x.size * RANKS, np.float32)
-        return lambda: world.Allgather(x, out)
-
-    def reduce_scatter(nbytes: int) -> Any:
-        x = np.ones(max(1, nbytes // 4 // RANKS) * RANKS, np.float32)
-        out = np.empty(x.size // RANKS, np.float32)
-        return lambda: world.Reduce_scatter_block(x, out)
-
-    def all_to_all(nbytes: int) -> Any:
-        x = np.ones(max(1, nbytes // 4 // RANKS) * RANKS, np.float32)
-        out = np.empty_like(x)
-        return lambda: world.Alltoall(x, out)
-
-    made = (all_reduce, all_gather, reduce_scatter, all_to_all)
-    return measure(world.rank, dict(zip(VERBS, made, strict=True)), world.Barrier)
+    return measure(world.rank, make, world.Barrier)
 
 
 WORKERS = {"stretto": ours, "gloo": gloo, "mpi": mpi}
 
 
 def work(name: str, rank: int, address: str) -> None:
-    """Be one rank; rank 0 writes what it found."""
+    """Be one rank; write what it found."""
     if name == "mpi":
         from mpi4py import MPI
 
         rank = MPI.COMM_WORLD.rank
     found = WORKERS[name](rank, address)
-    if rank == 0:
-        Path(os.environ["RESULT"]).write_text(json.dumps(found), encoding="utf-8")
+    path = Path(f"{os.environ['RESULT']}.{rank}")
+    path.write_text(json.dumps(found), encoding="utf-8")
 
 
 def run(
     name: str, hosts: Any, args: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
-    """Run all ranks of a contender once; return what rank 0 found."""
-    result = folder / "result.json"
-    result.unlink(missing_ok=True)
+    """Run all ranks of a contender once; return what they found."""
+    results = [folder / f"result.{rank}" for rank in range(RANKS)]
+    for result in results:
+        result.unlink(missing_ok=True)
     secret = folder / "secret"
     secret.write_text("0123456789abcdef" * 2, encoding="ascii")
     secret.chmod(0o600)
     environment = {
         **os.environ,
-        "RESULT": os.fspath(result),
+        "RESULT": os.fspath(folder / "result"),
         "STRETTO_SECRET_FILE": os.fspath(secret),
         "PYTHONPATH": os.fspath(ROOT / "src"),
         "OMP_NUM_THREADS": "1",
@@ -213,18 +242,18 @@ def run(
             for rank in range(RANKS)
         ]
     try:
+        until = time.monotonic() + args.patience
         for process in started:
-            process.wait(args.patience)
+            process.wait(max(0.1, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         print(f"{name}: not within {args.patience} s", file=sys.stderr)
     finally:
         for process in started:
             process.kill()
             process.wait()
-    if not result.exists():
+    if not all(result.exists() for result in results):
         return {}
-    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    return found
+    return joined([json.loads(r.read_text(encoding="utf-8")) for r in results])
 
 
 def _mpirun(
@@ -262,16 +291,33 @@ def _mpirun(
     return subprocess.Popen(hosts.command(0, words), env=environment)
 
 
+def _lose(hosts: Any, percent: float) -> None:
+    """Have each end of the wire drop so many packets in a hundred."""
+    for host in range(2):
+        queue = ["tc", "qdisc", "add", "dev", hosts.interface(host), "root"]
+        lossy = [*queue, "netem", "limit", "10000", "loss", f"{percent}%"]
+        subprocess.run(hosts.command(host, lossy), check=True)
+
+
+def _usual_mpi() -> str:
+    """Return this environment, where it has Open MPI."""
+    has = (Path(sys.prefix) / "bin" / "mpirun").exists()
+    return sys.prefix if has else ""
+
+
 def main() -> None:
     """Run every contender in turn, and write what came of it."""
     from stretto.bench.machine import commit
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--patience", type=float, default=150.0, help="seconds a run")
-    parser.add_argument("--mpi", default="", help="a prefix with mpirun and mpi4py")
+    parser.add_argument(
+        "--mpi", default=_usual_mpi(), help="where mpirun and mpi4py are"
+    )
     parser.add_argument("--verbs", default=",".join(VERBS))
     parser.add_argument("--only", default="", help="names of contenders")
+    parser.add_argument("--loss", type=float, default=0.0, help="per cent of packets")
     parser.add_argument("--out", default="")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -293,34 +339,16 @@ def main() -> None:
         for _ in range(args.rounds):
             for name in names:
                 with TwoHosts() as hosts:
+                    if args.loss:
+                        _lose(hosts, args.loss)
                     found = run(name, hosts, args, Path(folder))
                 document["runs"][name].append(found)
                 document["load"].append(os.getloadavg()[0])
                 print(name, "load", os.getloadavg()[0], file=sys.stderr, flush=True)
-    text = json.dumps(document, indent=1)
+    text = json.dumps(document)
     if args.out:
         Path(args.out).write_text(text + "\n", encoding="utf-8")
     print(table(document["runs"]))
-
-
-def table(runs: dict[str, list[dict[str, Any]]]) -> str:
-    """Return least (median) microseconds of all rounds, by verb and size."""
-    lines = ["| call | " + " | ".join(runs) + " |", "|---|" + "---|" * len(runs)]
-    for verb in VERBS:
-        for nbytes in SIZES:
-            key, cells = f"{verb} {nbytes}", []
-            for rounds in runs.values():
-                rows = [found[key] for found in rounds if key in found]
-                if not rows:
-                    cells.append("-")
-                    continue
-                least = min(row["least_us"] for row in rows)
-                median = min(row["median_us"] for row in rows)
-                cpu = min(row["cpu_us"] for row in rows)
-                cells.append(f"{least:.0f} ({median:.0f}), CPU {cpu:.0f}")
-            if set(cells) != {"-"}:
-                lines.append(f"| {key} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -61,10 +61,15 @@ def in_turn(first: Call, then: Call) -> Call:
     return call
 
 
-def each_us(call: Call, turns: int) -> list[float]:
-    """Return the microseconds of each of so many calls, which nobody need batch."""
+def each_us(call: Call, turns: int, idle_us: float = 0.0) -> list[float]:
+    """Return the microseconds of each of so many calls, which nobody need batch.
+
+    Before each one idles, if that is asked for: who waits there may sleep by then.
+    """
     found, now = [], time.perf_counter
     for _ in range(turns):
+        if idle_us:
+            time.sleep(1e-6 * idle_us)
         began = now()
         call()
         found.append((now() - began) * 1e6)

@@ -22,10 +22,6 @@ from stretto.transfer import Engine, Layout
 
 _HOPS = {"ucx-tcp": "ucx", "nixl-tcp": "nixl"}
 _SECRET = b"measure" * 5
-_LONG_US = 2e4
-"""How long who attends looks: past the next round, but not for ever. What the engine's
-other thread has found meanwhile is seen only afterwards: with a second here, a round
-took a second when the machine was busy."""
 
 
 class _Enqueued:
@@ -193,7 +189,7 @@ class OurSide(MovingSide):
         listens = "127.0.0.1:0" if attends else None
         self._engine = Engine(
             f"{self.role}-{os.getpid()}", job="contest", secret=_SECRET, hop=self._hop,
-            listen=listens, spin_us=_LONG_US if attends else 40.0,
+            listen=listens,
         )  # fmt: skip
         if self.path == "shared":
             self.memory = self._engine.arena(len(self.memory))

@@ -87,8 +87,9 @@ class MovingSide(Library):
 
     def time(self, case: Mapping[str, Any], rounds: int) -> list[float]:
         """Return the microseconds of so many rounds, after some to warm up."""
-        call = self.prepare(MoveCase(**case))
+        asked = MoveCase(**case)
+        call = self.prepare(asked)
         each_us(call, _WARM_UP)
-        found = each_us(call, rounds)
+        found = each_us(call, rounds, asked.idle_us)
         self.over()
         return found

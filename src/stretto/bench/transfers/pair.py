@@ -19,7 +19,7 @@ class EngineServer:
     def __init__(self, job: str, name: str, listen: bool) -> None:
         self.engine = Engine(
             name, job=job, secret=_SECRET,
-            listen="127.0.0.1:0" if listen else None, spin_us=1e6 if listen else 40.0,
+            listen="127.0.0.1:0" if listen else None,
         )  # fmt: skip
         self.held: list[Any] = []
 

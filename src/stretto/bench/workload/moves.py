@@ -27,6 +27,8 @@ class MoveCase:
     nbytes: int = 0
     """Of each piece."""
     count: int = 1
+    idle_us: float = 0.0
+    """How long both sides idle before each; 0: they come one after another."""
     scale: ClassVar[int] = 1
     in_place: ClassVar[bool] = False
 
@@ -43,10 +45,11 @@ class MoveCase:
     @property
     def label(self) -> str:
         """Return its name in a table."""
+        idle = f", after {self.idle_us / 1e3:g} ms" if self.idle_us else ""
         if self.what == "notify":
-            return "notification, there and back"
+            return f"notification, there and back{idle}"
         pieces = f"{self.count} x " if self.count > 1 else ""
-        return f"{self.what} {pieces}{self.nbytes}"
+        return f"{self.what} {pieces}{self.nbytes}{idle}"
 
     @property
     def order(self) -> NDArray[np.int64]:
