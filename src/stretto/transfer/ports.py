@@ -18,6 +18,9 @@ class Endable(Protocol):
     def event(self) -> threading.Event:
         """Return what is set when it does."""
 
+    def then(self, call: Callable[[], None]) -> None:
+        """Call something when it does; at once if it has."""
+
 
 class Taker(Protocol):
     """Who takes what comes by a link."""

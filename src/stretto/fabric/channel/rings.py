@@ -30,11 +30,12 @@ from stretto.fabric.jit.libc import memcpy, now_ns, sched_yield
 from stretto.fabric.jit.locks import enter, held
 
 __all__ = [
-    "far_put", "far_signal", "far_wait", "give_way", "held", "pop", "post", "progress",
-    "rest", "taken",
+    "far_put", "far_signal", "far_spin", "far_spun", "far_wait", "give_way", "held",
+    "pop", "post", "progress", "rest", "taken",
 ]  # fmt: skip
 
 _SOON_NS, _LATE_NS, _LONG_NS = 3_000, 25_000, 5_000
+_LEAST_NS, _TRIED_EVERY = 2_000, 16
 _EVERY = SLOTS // 8
 """Records after which the consumer behind a hop says how far it is."""
 _FULL, _POSTED, _WAKE = 0, 1, 3
@@ -57,6 +58,29 @@ def give_way(attention: int, clock: int, begun: int, now: int) -> int:
         _SOON_NS if after - now > _LONG_NS else _LATE_NS,
     )
     return after
+
+
+@compiled("int64(int64)")
+def far_spin(attention: int) -> int:
+    """Return how long to look at sockets in vain before one sleeps, in ns.
+
+    What comes by a socket wakes who sleeps, sooner than it would be the turn of who has
+    yielded where others want the core. Who spins while the peer needs this very core
+    only holds it up: so one spins as long as that has paid, and tries it at times.
+    """
+    waits = load(attention + Attention.WAITS.at) + 1
+    store(attention + Attention.WAITS.at, waits)
+    most = min(_LATE_NS, load(attention + Attention.SPIN_NS.at))
+    if waits % _TRIED_EVERY == 0:
+        return most
+    return min(most, load(attention + Attention.FAR_SPIN_NS.at))
+
+
+@compiled("void(int64,int64)")
+def far_spun(attention: int, paid: int) -> None:
+    """Note whether something came while one spun."""
+    spin = attention + Attention.FAR_SPIN_NS.at
+    store(spin, _LATE_NS if paid else max(_LEAST_NS, load(spin) // 2))
 
 
 @compiled("void()")

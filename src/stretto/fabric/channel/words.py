@@ -92,7 +92,17 @@ class Attention(Words):
     """How long who waits looks in vain before it sleeps."""
     ALONE_NS = 3
     """How long it looks in vain before another process may have the core."""
-    END = 4
+    RESTING = 4
+    """Taken by the one thread that looks until something comes, and sleeps if it must.
+    """
+    TAKEN = 5
+    """Another number whenever the interpreter has taken records, or ended something:
+    who looks for what may be among it has to see for himself."""
+    FAR_SPIN_NS = 6
+    """How long sockets are looked at in vain before one sleeps."""
+    WAITS = 7
+    """How often somebody began to wait for what comes by a socket."""
+    END = 8
 
 
 def halves(nbytes: int) -> tuple[int, int]:

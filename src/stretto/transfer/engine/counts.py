@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Generator
 from typing import Any
@@ -112,17 +113,15 @@ class Notified:
 
     def _wait(self, timeout: float | None) -> None:
         """Wait for what has not come at once."""
-        loop = self._loop
+        loop, counts = self._loop, self._counts
         loop.check()
-        looks = self.count == 1 and loop.can_look
-        none_yet = not self._counts.waiting_for(self.tag)
-        if looks and none_yet and loop.look(self._hash) == 1:
+        until = None if timeout is None else time.monotonic() + timeout
+        if counts.take(self.tag, self.count):
             return
-        if self._counts.take(self.tag, self.count):
+        if self._is_one and loop.spin_for(self._hash, self.tag, counts, until):
             return
-        if self.count == 1 and self._loop.spin_for(self._hash, self.tag, self._counts):
-            return
-        self.pending().wait(timeout)
+        left = None if until is None else max(0.0, until - time.monotonic())
+        self.pending().wait(left)
 
     def pending(self) -> Pending[None]:
         """Return something under way that ends when so many have come."""

@@ -1,19 +1,26 @@
 """An engine's one loop: its thread sleeps until a peer, a socket or a deadline stirs.
 
 Whoever waits looks for itself first, for some microseconds, and takes what has come:
-so what is quick needs no second thread. Then it sleeps, and this thread wakes it. While
-others look, peers need not wake anybody; this thread makes sure every half millisecond
-that nothing is left lying.
+so what is quick needs no second thread. Then it sleeps in the thread's place, for some
+milliseconds: what comes wakes it, and nobody else. Who waits longer is woken by this
+thread. While others look, peers need not wake anybody; this thread makes sure every
+half millisecond that nothing is left lying.
+
+Peers of this host ring a bell of their own, which this thread hears only while nobody
+sleeps in its place. Whoever takes records there, or ends what another thread may sleep
+for, says so (`stir`).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,6 +40,8 @@ __all__ = ["LinkLoop"]
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
 _STUCK_S = 0.001
 _HELP_S, _HELP_BY_PYTHON_S, _ALONE_NS = 0.0002, 0.001, 5000
+_REST_S = 0.02
+"""How long who waits sleeps in the thread's place: waking both would cost more."""
 _LONGEST_NAP_US = 60_000_000
 
 
@@ -45,9 +54,14 @@ class LinkLoop(fabric.Loop):
         self._spin_ns = int(1e3 * spin_us) if (os.cpu_count() or 1) > 1 else 0
         self._wake_poll = select.poll()
         self._wake_poll.register(self.wake_fd, select.POLLIN)
+        self._link_bell = _made_bell()
+        if self._link_bell >= 0:
+            self.watch(self._link_bell, self._hear_link_bell)
+        self._stirs = itertools.count(1)
         self._attention = np.zeros(Attention.END, np.int64)
         self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
         self._attention[Attention.ALONE_NS] = _ALONE_NS
+        self._attention[Attention.FAR_SPIN_NS] = self._spin_ns
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
         self.glance: Callable[[int, int], int] = _see_nothing
@@ -110,19 +124,63 @@ class LinkLoop(fabric.Loop):
         table = np.zeros(Look.LINKS + len(self._compiled), np.int64)
         table[Look.SPIN_NS], table[Look.COUNT] = self._spin_ns, len(self._compiled)
         table[Look.ATTENTION] = self.attention
+        table[Look.FAR] = sum(link.hop is not None for link in self._compiled)
         table[Look.LINKS :] = [link.at for link in self._compiled]
+        rest = self._made_rest(takers)
+        table[Look.REST] = 0 if rest is None else rest[0].ctypes.data
         self._held.append(table)
         self.look_at = int(table.ctypes.data)
         self._choose_glance()
         self._nap = self._made_nap(takers)
+        self._looked_at = self.look_at, table, links, rest
+        """What somebody looks at, and sleeps by: he keeps it meanwhile."""
+        self.stir()
 
-    def _made_nap(self, takers: tuple[Taker, ...]) -> Any:
-        """Return the words of a sleep; None: no peer is served without Python."""
+    def _made_rest(self, takers: tuple[Taker, ...]) -> Any:
+        """Return what one sleeps by in our place, if what comes by any link wakes."""
+        wakes = all(t.link.hop is None or t.link.wakes for t in takers)
+        may = takers and wakes and self._spin_ns and self._link_bell >= 0
+        return self._made_nap(takers, self._link_bell) if may else None
+
+    def stir(self) -> None:
+        """Have who sleeps in our place see whether what it waits for has ended."""
+        # Another number each time, whoever else says so at this very moment.
+        self._attention[Attention.TAKEN] = next(self._stirs)
+        functions().fence_now()  # who is about to sleep sees it, or we see him
+        if self._attention[Attention.RESTING] and self._link_bell >= 0:
+            with suppress(BlockingIOError):
+                os.eventfd_write(self._link_bell, 1)
+
+    @property
+    def link_bell(self) -> int:
+        """Return what peers of this host ring when they have something."""
+        return self.wake_fd if self._link_bell < 0 else self._link_bell
+
+    def _hear_link_bell(self) -> None:
+        if self._attention[Attention.RESTING]:
+            return  # it is rung for who sleeps in our place: he has not heard it yet
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._link_bell)
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        with self._lock:
+            bell, self._link_bell = self._link_bell, -1
+        super().close()
+        if bell >= 0:
+            os.close(bell)
+
+    def _made_nap(self, takers: tuple[Taker, ...], bell: int = -1) -> Any:
+        """Return the words of a sleep: until this bell rings, or the selector stirs.
+
+        None: no peer is served without Python, and there is no bell.
+        """
         far = [t.link for t in takers if t.link.wakes]
         pairs = [(n, link.at) for link in far for n in link.hop.descriptors]
-        if not pairs:
+        if bell < 0 and not pairs:
             return None
-        polled = np.array([self.number, *(n for n, _ in pairs)], np.int64)
+        number = self.number if bell < 0 else bell
+        polled = np.array([number, *(n for n, _ in pairs)], np.int64)
         owners = np.array([0, *(at for _, at in pairs)], np.int64)
         nap = np.zeros(Nap.END, np.int64)
         nap[Nap.ATTENTION], nap[Nap.COUNT] = self.attention, len(polled)
@@ -148,20 +206,38 @@ class LinkLoop(fabric.Loop):
                 taker.lose(f"what it sent makes no sense: {type(e).__name__}: {e}")
             finally:
                 lock.release()
+        if found:
+            self.stir()
         return found
 
     # Waiting.
 
-    def look(self, number: int) -> int:
-        """Look for records for a short while; see `await_record` and the module."""
+    @property
+    def taken(self) -> int:
+        """Return what changes when records are taken, or something ends.
+
+        It is read before whoever waits sees that he has to.
+        """
+        return int(self._attention[Attention.TAKEN])
+
+    def look(self, number: int, taken: int, until: float | None = None) -> int:
+        """Look for records for a while; see `await_record` and the module.
+
+        `taken` was read before.
+        """
         found: int = self._watched() if self._watch else 0
         if found or (self._watch and not self._compiled):
             return found
-        call = functions().await_record
-        found = call(self.look_at, number)
+        rest_s = _REST_S
+        if until is not None:
+            rest_s = max(0.0, min(rest_s, until - time.monotonic()))
+        call, rest_ns = functions().await_record, int(1e9 * rest_s)
+        looked_at = self._looked_at
+        found = call(looked_at[0], number, taken, rest_ns)
         while found == Said.COLD:
             self.heat()
-            found = call(self.look_at, number)
+            looked_at = self._looked_at
+            found = call(looked_at[0], number, taken, rest_ns)
         return found
 
     def _watched(self) -> int:
@@ -187,35 +263,35 @@ class LinkLoop(fabric.Loop):
             return
         compiled = functions()
         is_near = all(link.hop is None for link in self._compiled)
-        look = compiled.glance if is_near else compiled.await_record
+        look = compiled.glance if is_near else compiled.glance_far
         self.glance = compiled.direct(look)
 
-    @property
-    def can_look(self) -> bool:
-        """Return whether there is something to look at, and a core to do it."""
-        return bool(self._takers and self._spin_ns)
-
-    def spin_for(self, number: int, tag: bytes, counts: Any) -> bool:
-        """Look for a notification for a short while; return whether it was taken."""
+    def spin_for(
+        self, number: int, tag: bytes, counts: Any, until: float | None
+    ) -> bool:
+        """Look for a notification for a while; return whether it was taken."""
         if not self._takers or not self._spin_ns:
             return False
         for _ in range(64):
-            said = self.look(number)
+            taken = self.taken
+            if counts.take(tag, 1):
+                return True
+            said = self.look(number, taken, until)
             if said == 1:
                 return True
             if said == 0:
                 break
             self.drain()
-            if counts.take(tag, 1):
-                return True
         self._rest()
         return bool(counts.take(tag, 1))
 
     def _rest(self) -> None:
-        """Say that peers must wake somebody, and see that nothing came before that."""
+        """Have our thread hear peers again, and see that nothing came before that."""
+        self._attention[Attention.IS_HOT] = 0
         for taker in self._takers:
             taker.link.asleep[0] = 1
         functions().fence_now()
+        self.wake()
         self.drain()
 
     def wait_for(self, pending: Endable, until: float | None) -> bool:
@@ -225,11 +301,15 @@ class LinkLoop(fabric.Loop):
         if self._takers and self._spin_ns:
             help_s = _HELP_BY_PYTHON_S if self._watch else _HELP_S
             end = time.monotonic() + help_s
+            pending.then(self.stir)
+            taken = self.taken
             while not pending.done() and time.monotonic() < end:
-                if self.look(0):
+                if self.look(0, taken, until):
                     end = time.monotonic() + help_s
+                taken = self.taken
                 self.drain()
-            self._rest()
+            if not pending.done():
+                self._rest()
         left = None if until is None else max(0.0, until - time.monotonic())
         return pending.done() or pending.event().wait(left)
 
@@ -290,7 +370,10 @@ class LinkLoop(fabric.Loop):
     def _is_hot(self, now: float) -> bool:
         """Return whether somebody looked a short while ago."""
         looks = int(self._attention[Attention.LOOKS])
-        if looks != self._looks:
+        rests = bool(self._attention[Attention.RESTING])
+        if rests:
+            self._attention[Attention.IS_HOT] = 1
+        if rests or looks != self._looks:
             self._looks, self._looked = looks, now
         if now - self._looked > _HOT_S:
             self._attention[Attention.IS_HOT] = 0
@@ -300,6 +383,12 @@ class LinkLoop(fabric.Loop):
         """End the thread, and wait until it has ended."""
         self.call(super().stop)  # what it was asked to do before is done before
         self.join(5.0)
+
+
+def _made_bell() -> int:
+    """Return what peers of this host ring; -1: they ring the loop's own."""
+    has = hasattr(os, "eventfd")
+    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if has else -1
 
 
 def _see_nothing(look: int, number: int) -> int:

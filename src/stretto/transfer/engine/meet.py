@@ -245,7 +245,7 @@ class Talk:
         if self._is_near:
             self._shared = Shared(BOTH_BYTES)
             engine = self._engine
-            fds = [self._shared.fd, engine.board.shared.fd, engine.loop.wake_fd]
+            fds = [self._shared.fd, engine.board.shared.fd, engine.loop.link_bell]
         else:
             body["hop"] = self._open_hop(0)
         self._connection.post(body, [Descriptor(os.dup(fd)) for fd in fds])
@@ -280,7 +280,7 @@ class Talk:
         if self._is_near:
             memory, board, wake = fds
             self._shared = Shared.of_peer(BOTH_BYTES, memory.take())
-            held = [engine.board.shared.fd, engine.loop.wake_fd]
+            held = [engine.board.shared.fd, engine.loop.link_bell]
             self._connection.post(body, [Descriptor(os.dup(fd)) for fd in held])
             self._near_peer(said, board, wake)
             return

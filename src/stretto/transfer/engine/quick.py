@@ -7,6 +7,7 @@ packed and unpacked, if they are small.
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ __all__ = ["Quick", "quick"]
 
 _MOST_PACKED = 64 << 10
 _PREPARE_S = 10.0
-_SLEEP_US = 1000
+_SLEEP_S = 0.001
 _NAP_S = 0.00005
 _numbers = itertools.count(1)
 
@@ -91,6 +92,8 @@ class Quick:
             sending[Send.RECORD :] = record
         self.at = int(ask.ctypes.data)
         self._status: int | None = None
+        self._taken = threading.Semaphore(0)
+        """Whether somebody else has taken the answer."""
         compiled = functions()
         self.call, self._await = compiled.direct(compiled.quick), compiled.await_done
         peer.quick[number] = self
@@ -104,6 +107,7 @@ class Quick:
         """Take the answer, which somebody else has found."""
         if turn == self._ask[Ask.TURN] and self._ask[Ask.BUSY]:
             self._status = self._peer.link.answered(self.at)
+            self._taken.release()
 
     def _go_on(self, said: int) -> Status:
         """Wait for what takes longer, or does not even begin at once."""
@@ -126,17 +130,21 @@ class Quick:
             self._ask[Ask.BUSY] = 0
 
     def _wait(self, said: int) -> Status:
-        link = self._peer.link
-        while self._status is None:
-            self._loop.drain()
-            self._peer.give_up()
-            if said == Said.NOT_YET:
-                link.sleep(_SLEEP_US)
-            said = self._await(self.at)
+        while True:
             if said >= 0:
                 return Status(said)
-        status, self._status = self._status, None
-        return Status(status)
+            taken = self._loop.taken
+            if said == Said.OTHER:
+                self._loop.drain()
+            if self._status is not None:
+                status, self._status = self._status, None
+                self._taken.acquire(blocking=False)
+                return Status(status)
+            self._peer.give_up()
+            if said == Said.NOT_YET and not self._loop.look(0, taken):
+                # Another thread sleeps in the engine's place, and takes what comes.
+                self._taken.acquire(timeout=_SLEEP_S)
+            said = self._await(self.at)
 
 
 def _forget(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from stretto.fabric.channel.rings import (
     far_put,
     far_signal,
+    far_spin,
+    far_spun,
     far_wait,
     give_way,
     post,
@@ -24,6 +26,8 @@ from stretto.fabric.jit.atomics import (
     load_acquire,
     pause,
     store,
+    store_release,
+    take,
 )
 from stretto.fabric.jit.libc import now_ns
 from stretto.fabric.jit.locks import enter, leave
@@ -31,10 +35,15 @@ from stretto.transfer.copying.compiled import run
 from stretto.transfer.copying.mixing import mixed_runs
 from stretto.transfer.copying.words import Job
 from stretto.transfer.links.direct import pop, push, send
-from stretto.transfer.links.quick import answered, await_done, quick, take_one
+from stretto.transfer.links.quick import (
+    answered,
+    await_done,
+    quick,
+    take_one,
+)
 from stretto.transfer.links.serving import serve
-from stretto.transfer.links.slumber import slumber
-from stretto.transfer.links.words import NUM_MARKS, Look, Said
+from stretto.transfer.links.slumber import call_me, recline, slumber
+from stretto.transfer.links.words import NUM_MARKS, Look, Nap, Said
 
 __all__ = [
     "again",
@@ -50,6 +59,7 @@ __all__ = [
     "far_wait",
     "fence_now",
     "glance",
+    "glance_far",
     "leave",
     "marked",
     "mixed_runs",
@@ -67,49 +77,127 @@ __all__ = [
 _LOOKS = 8
 """Looks at all links between looks at the clock; a look at a socket counts twice."""
 _GLANCES = 50
+_OTHER, _SERVED, _AWAKE = 2, 3, 4
+_STRANGER_NS = 500_000
+"""A yield that took longer let somebody run who does not wait for us: who sleeps is put
+before him, and who yields behind."""
 
 
 @compiled("int64(int64,int64)")
-def await_record(look: int, tag: int) -> int:
+def _look_at_all(look: int, tag: int) -> int:
+    """Look at all links once; 0: nothing, 3: something moved; see `await_record`."""
+    moved = 0
+    for i in range(load(look + Look.COUNT.at)):
+        link = load(look + Look.LINKS.at + 8 * i)
+        found = take_one(link, tag, 0)
+        if found == _SERVED:  # there may be more at once
+            moved = _SERVED
+        elif found:
+            return found
+        if load(link + ChannelWord.CONTEXT.at):
+            if progress(link) + push(link):
+                moved = _SERVED
+            else:
+                rest()
+    return moved
+
+
+@compiled("int64(int64,int64,int64,int64)")
+def _look_long(look: int, tag: int, rest_ns: int, taken: int) -> int:
+    """Look at links until something comes, and sleep meanwhile; see `await_record`."""
+    attention = load(look + Look.ATTENTION.at)
+    nap = load(look + Look.REST.at)
+    clock, spin = nap + Nap.TIME.at, load(attention + Attention.FAR_SPIN_NS.at)
+    until = now_ns(clock) + rest_ns
+    while True:
+        # A peer announces, and then looks whether we sleep. Between the two each has a
+        # full fence: one of them sees.
+        call_me(look, 1)
+        found = _look_at_all(look, tag)
+        if found == 0 and load_acquire(attention + Attention.TAKEN.at) == taken:
+            left = until - now_ns(clock)
+            if left <= 0:
+                found = _AWAKE
+            else:
+                recline(nap, left)
+        call_me(look, 0)
+        if load_acquire(attention + Attention.IS_HOT.at) == 0:
+            call_me(look, 1)  # else nobody would hear who comes when we have left
+            found = found or Said.COLD
+        store(attention + Attention.LOOKS.at, load(attention + Attention.LOOKS.at) + 1)
+        begun = now_ns(clock)
+        while found == 0 or found == _SERVED:  # more is likely to come soon
+            if load_acquire(attention + Attention.TAKEN.at) != taken:
+                return _OTHER
+            found = _look_at_all(look, tag)
+            now = now_ns(clock)
+            if found == _SERVED:
+                begun = now
+            elif now - begun > spin:
+                break
+            pause()
+        if found:
+            return 0 if found == _AWAKE else found
+
+
+@compiled("int64(int64,int64,int64,int64)")
+def await_record(look: int, tag: int, taken: int, rest_ns: int) -> int:
     """Look at links for a while; 1: that notification came once, 2: another record.
 
-    It is taken if it is the one; whatever else there is, is left. 0: nothing came.
-    `look` is the address of the words of `Look`.
+    It is taken if it is the one; whatever else there is, is left. 0: nothing came. 2
+    also says that somebody else has taken records since TAKEN was `taken`: it may be
+    among them. `look` is the address of the words of `Look`. Who has looked in vain
+    sleeps for as long as `rest_ns`, unless another thread does.
     """
-    begun, left, clock = 0, _LOOKS, look + Look.CLOCK.at
-    attention = load(look + Look.ATTENTION.at)
+    begun, left, clock, rests, spin = 0, _LOOKS, look + Look.CLOCK.at, 0, 0
+    attention, far = load(look + Look.ATTENTION.at), load(look + Look.FAR.at)
     if load(attention + Attention.IS_HOT.at) == 0:
         return Said.COLD
     store(attention + Attention.LOOKS.at, load(attention + Attention.LOOKS.at) + 1)
-    count = load(look + Look.COUNT.at)
+    if far:
+        spin = far_spin(attention)
     while True:
-        for i in range(count):
-            link = load(look + Look.LINKS.at + 8 * i)
-            found = take_one(link, tag, 0)
-            if found == 3:  # it was served: there may be more at once
-                begun, found = 0, 0
-            if found:
-                return found
-            if load(link + ChannelWord.CONTEXT.at):
-                left -= 1
-                if progress(link) + push(link):
-                    begun = 0
-                else:
-                    rest()
-        left -= 1
+        found = _look_at_all(look, tag)
+        if found == _SERVED:
+            begun = 0
+        elif found:
+            far_spun(attention, 1)
+            return found
+        left -= 1 + far
         if left <= 0:
             left = _LOOKS
             if load(attention + Attention.IS_HOT.at) == 0:
                 return Said.COLD
+            if load_acquire(attention + Attention.TAKEN.at) != taken:
+                return _OTHER
             store(
                 attention + Attention.LOOKS.at, load(attention + Attention.LOOKS.at) + 1
             )
-            now = now_ns(clock)
+            now, most = now_ns(clock), load(look)
+            rests = load(look + Look.REST.at) if rest_ns > 0 else 0
             if begun == 0:
                 begun = now
-            elif give_way(attention, clock, begun, now) - begun >= load(look):
-                return 0
+            after = now
+            if rests and far:
+                most = min(most, spin)
+            else:
+                after = give_way(attention, clock, begun, now)
+            if after - begun >= most or (rests and after - now > _STRANGER_NS):
+                break
         pause()
+    far_spun(attention, 0)
+    if rests == 0 or not take(attention + Attention.RESTING.at, 1):
+        return 0
+    found = _look_long(look, tag, rest_ns, taken)
+    store_release(attention + Attention.RESTING.at, 0)
+    return found
+
+
+@compiled("int64(int64,int64)")
+def glance_far(look: int, tag: int) -> int:
+    """Look for a notification for a short while; see `await_record`."""
+    attention = load(look + Look.ATTENTION.at)
+    return await_record(look, tag, load(attention + Attention.TAKEN.at), 0)
 
 
 @compiled("int64(int64,int64)", nogil=False)

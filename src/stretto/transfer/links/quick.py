@@ -11,7 +11,15 @@ the transfer then goes the long way.
 
 from __future__ import annotations
 
-from stretto.fabric.channel.rings import far_put, give_way, post, progress, rest, taken
+from stretto.fabric.channel.rings import (
+    far_put,
+    far_spin,
+    far_spun,
+    post,
+    progress,
+    rest,
+    taken,
+)
 from stretto.fabric.channel.words import (
     RECORD,
     RING,
@@ -162,11 +170,11 @@ def await_done(ask: int) -> int:
     """Look for an answer; -1: not yet, -2: another record is first; else its status."""
     link, clock = load(ask + Ask.LINK.at), ask + Ask.CLOCK.at
     attention = load(ask + Ask.ATTENTION.at)
-    spin = load(attention + Attention.SPIN_NS.at)
-    begun, vain = 0, 0
+    begun, vain, spin = 0, 0, far_spin(attention)
     while True:
         found = take_one(link, 0, ask)
         if found >= _ANSWER:
+            far_spun(attention, 1)
             return found - _ANSWER
         if found == _OTHER:
             return Said.OTHER
@@ -180,7 +188,8 @@ def await_done(ask: int) -> int:
         now = now_ns(clock)
         if begun == 0:
             begun = now
-        elif give_way(attention, clock, begun, now) - begun > spin:
+        elif now - begun > spin:
+            far_spun(attention, 0)
             return Said.NOT_YET
 
 

@@ -1,19 +1,23 @@
 """How an engine's thread sleeps, compiled: it serves far peers without the interpreter.
 
 So a put is acknowledged, and a get is sent, while the process computes in Python.
+
+And how who waits sleeps in its place (`recline`): what he waits for wakes him at once,
+where the engine's thread would be woken to wake him. One thread at a time does so; the
+engine's leaves links alone meanwhile.
 """
 
 from __future__ import annotations
 
-from stretto.fabric.channel.rings import give_way, progress
-from stretto.fabric.channel.words import Attention, ChannelWord
-from stretto.fabric.jit.atomics import call, compiled, load, pause, store
-from stretto.fabric.jit.libc import POLLIN, POLLOUT, now_ns, poll_for
+from stretto.fabric.channel.rings import far_spin, far_spun, progress
+from stretto.fabric.channel.words import Attention, ChannelWord, Word
+from stretto.fabric.jit.atomics import call, compiled, fence, load, pause, store
+from stretto.fabric.jit.libc import POLLIN, POLLOUT, now_ns, poll_for, read
 from stretto.transfer.links.direct import push
 from stretto.transfer.links.quick import take_one
-from stretto.transfer.links.words import Block, Nap
+from stretto.transfer.links.words import Block, Look, Nap
 
-__all__ = ["slumber"]
+__all__ = ["call_me", "recline", "slumber"]
 
 _SERVED = 3
 _LOOKS = 16
@@ -73,6 +77,7 @@ def slumber(nap: int, microseconds: int) -> int:
         if load(load(nap + Nap.POLLED.at)) >> 48:
             return 1
         said, looks, begun = _served(nap, 1), 0, 0
+        spin = far_spin(attention)
         if said != 1:
             return 1  # of other records, or of an end, the interpreter knows more
         while load(attention + Attention.IS_HOT.at) == 0:
@@ -82,12 +87,31 @@ def slumber(nap: int, microseconds: int) -> int:
             looks += 1
             if said:
                 begun = 0
+                far_spun(attention, 1)
             elif looks % _LOOKS == 0:
                 now = now_ns(time)
                 if begun == 0:
                     begun = now
-                elif give_way(attention, time, begun, now) - begun > load(
-                    attention + Attention.SPIN_NS.at
-                ):
+                elif now - begun > spin:
+                    far_spun(attention, 0)
                     break
             pause()
+
+
+@compiled("void(int64,int64)")
+def call_me(look: int, asleep: int) -> None:
+    """Say to the peers of this host whether they have to ring; of all links."""
+    for i in range(load(look + Look.COUNT.at)):
+        link = load(look + Look.LINKS.at + 8 * i)
+        store(load(link + ChannelWord.IN.at) + Word.ASLEEP, asleep)
+    fence()
+
+
+@compiled("void(int64,int64)")
+def recline(nap: int, ns: int) -> None:
+    """Sleep until a peer rings, or a socket stirs, at most so long."""
+    _say_what_to_poll(nap)
+    poll_for(load(nap + Nap.POLLED.at), load(nap + Nap.COUNT.at), nap + Nap.TIME.at, ns)
+    bell = load(load(nap + Nap.POLLED.at))
+    if bell >> 48:
+        read(bell & 0xFFFFFFFF, nap + Nap.TIME.at, 8)

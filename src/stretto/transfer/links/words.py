@@ -200,7 +200,7 @@ class Said(enum.IntEnum):
 
 
 class Nap(Words):
-    """Words of a sleep of an engine's thread."""
+    """Words of a sleep: of an engine's thread, or of who waits in its place."""
 
     ATTENTION = 0
     """Address of the loop's words."""
@@ -210,7 +210,10 @@ class Nap(Words):
     OWNERS = 4
     """Address of the links whose sockets are polled; the first is none's."""
     POLLED = 5
-    """Address of what is polled: the interpreter's selector, then the sockets."""
+    """Address of what is polled: the interpreter's selector, then the sockets.
+
+    In the loop's place it is the bell that peers of this host ring, then the sockets.
+    """
     END = 6
 
 
@@ -223,5 +226,9 @@ class Look(Words):
     COUNT = 3
     ATTENTION = 4
     """Address of the loop's words."""
-    LINKS = 5
+    FAR = 5
+    """How many of them go by a hop: to look at one takes a call of the system."""
+    REST = 6
+    """Address of the words of a sleep in the loop's place (`Nap`), or 0: nobody may."""
+    LINKS = 7
     """The addresses of so many links."""
