@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from stretto.topology.assumed import assumed
 from stretto.topology.load import load
@@ -13,6 +14,8 @@ __all__ = ["assumed_hosts", "cpu_hosts"]
 
 _MEMORY_GBYTES_PER_S, _MEMORY_US = 40.0, 0.05
 _NVLINK_GBYTES_PER_S, _NVLINK_US = 370.0, 0.7
+_MESSAGE_US = 2.5
+"""A send or a receipt by the system's TCP: what small calls between hosts cost."""
 _STAGED_US = 20.0
 """From one GPU to another over TCP: through pinned memory and two threads."""
 
@@ -66,6 +69,6 @@ def _machine(
         links=tuple(draft.links),
         switches=tuple(draft.switches),
         ranks_per_box=n,
-        costs=like.costs,
+        costs=replace(like.costs, message_us=_MESSAGE_US if executor == "cpu" else 0.0),
         about=f"{n} processes on {many} hosts",
     )

@@ -83,6 +83,9 @@ class Costs:
     """The most that each block of a lane adds to that."""
     pull_gbytes_per_s: float = math.inf
     """The most that a lane can pull: loads wait for an answer, stores do not."""
+    message_us: float = 0.0
+    """Every signal to a rank on another host, and every one that is awaited from there:
+    a call of the system."""
     engine_us: float = 0.0
     """Once a call of copy engines, beside its launch: they are told, and waited for."""
     engine_gbytes_per_s: float = math.inf

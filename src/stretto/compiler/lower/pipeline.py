@@ -63,7 +63,7 @@ def lower(
         inputs=placement.inputs,
         outputs=placement.outputs,
         stage_units=tuple(units),
-        ranks=tuple((steps,) for steps in synchronise(moves, program.num_ranks)),
+        ranks=tuple((steps,) for steps in synchronise(moves, program.num_ranks, where)),
         hosts=where,
         ways=tuple(
             Way(number, src.rank, op.dst.rank, via)

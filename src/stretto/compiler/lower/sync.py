@@ -6,13 +6,15 @@ Walk the moves in their common order and keep, for each rank, what it has heard:
 - the caller's memory of another rank: not before that rank has entered, and it does not
   leave before it was told that we are done;
 - closed: everybody's entry is known to everybody at the end. What data flow does not
-  imply is added as credits.
+  imply is added as credits. From one host to another a credit is a message: there one
+  rank says for its whole host to one of the other who has entered.
 Signals are numbered last, in the order in which a lane sends them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from stretto.compiler.plan import Loc, Move, Signal, Space, Step, Wait
@@ -46,14 +48,25 @@ _Place = tuple[int, Space, int]
 @dataclass(slots=True)
 class _Rank:
     entry: list[_Item] = field(default_factory=list)
+    relays: list[_Item] = field(default_factory=list)
+    """What follows at once: the entries of its host, heard and said to another host."""
     items: list[_Item] = field(default_factory=list)
     heard: int = 0
     """Bit set of ranks whose entry is known here."""
 
 
 class _Walk:
-    def __init__(self, num_ranks: int, readers: dict[_Place, set[int]]) -> None:
+    def __init__(
+        self,
+        num_ranks: int,
+        readers: dict[_Place, set[int]],
+        hosts: Sequence[Hashable] = (),
+    ) -> None:
         self.ranks = [_Rank(heard=1 << r) for r in range(num_ranks)]
+        self.hosts: dict[Hashable, list[int]] = {}
+        """The ranks of each host."""
+        for rank, host in enumerate(hosts or (0,) * num_ranks):
+            self.hosts.setdefault(host, []).append(rank)
         self.readers = readers
         """Ranks that will read a place of another rank."""
         self.ready: dict[_Buffer, Spans[tuple[Token, ...]]] = defaultdict(Spans)
@@ -202,6 +215,7 @@ class _Walk:
         # calls ahead, and two parities of staging and packets are enough.
         n = len(self.ranks)
         everyone = (1 << n) - 1
+        self._close_hosts()
         missing = [
             (q, r)
             for r, rank in enumerate(self.ranks)
@@ -216,6 +230,39 @@ class _Walk:
             if (owner, peer) not in self.entered:
                 self._enter(owner, peer, release=False)
 
+    def _close_hosts(self) -> None:
+        """Let each rank hear of other hosts by the rank at its place of them."""
+        if len(self.hosts) < 2 or len(self.ranks) > _MOST_BY_HOST:
+            return
+        for ranks in self.hosts.values():
+            for place, rank in enumerate(ranks):
+                for others in self.hosts.values():
+                    known = self.ranks[rank].heard
+                    missing = [q for q in others if not known >> q & 1]
+                    if others is not ranks and missing:
+                        self._relay_entries(others[place % len(others)], rank, missing)
+
+    def _relay_entries(self, speaker: int, rank: int, missing: list[int]) -> None:
+        """Let a rank say to one of another host that these of its own have entered."""
+        relays = self.ranks[speaker].relays
+        said = 1 << speaker
+        for q in missing:
+            if q == speaker:
+                continue
+            entered = self.entered.get((q, speaker))
+            if entered is None:
+                entered = self.entered[q, speaker] = Token(q, speaker, release=False)
+                self.ranks[q].entry.append(_Send(entered))
+                self.knows[entered] = 1 << q
+            if all(_token(item) is not entered for item in relays):
+                relays.append(_Await(entered))
+            self.ranks[speaker].heard |= 1 << q
+            said |= 1 << q
+        token = Token(speaker, rank, release=False)
+        relays.append(_Send(token))
+        self.knows[token] = said
+        self._await(token)
+
     def _disseminate(self) -> None:
         """Spread the word in log2 rounds: n log n signals in place of n squared."""
         n, step = len(self.ranks), 1
@@ -228,13 +275,15 @@ class _Walk:
 
 _MANY_CREDITS = 16
 """Credits per rank beyond which they are spread in rounds."""
+_MOST_BY_HOST = 64
+"""Ranks up to which hosts are told of each other directly."""
 
 
 def synchronise(
-    moves: tuple[tuple[int, Move], ...], num_ranks: int
+    moves: tuple[tuple[int, Move], ...], num_ranks: int, hosts: Sequence[Hashable] = ()
 ) -> tuple[tuple[Step, ...], ...]:
     """Return every rank's steps: its moves, with the signals and waits they need."""
-    walk = _Walk(num_ranks, _readers(moves))
+    walk = _Walk(num_ranks, _readers(moves), hosts)
     for rank, move in moves:
         walk.add(rank, move)
     walk.leave()
@@ -242,7 +291,7 @@ def synchronise(
     numbers: dict[Token, int] = {}
     counts: Counter[tuple[int, int]] = Counter()
     for lane in walk.ranks:
-        for item in (*lane.entry, *lane.items):
+        for item in (*lane.entry, *lane.relays, *lane.items):
             if isinstance(item, _Send):
                 channel = (item.token.src, item.token.dst)
                 counts[channel] += 1
@@ -263,7 +312,7 @@ def _readers(moves: tuple[tuple[int, Move], ...]) -> dict[_Place, set[int]]:
 def _number(rank: _Rank, numbers: dict[Token, int]) -> tuple[Step, ...]:
     steps: list[Step] = []
     waited: Counter[int] = Counter()
-    for item in (*rank.entry, *rank.items):
+    for item in (*rank.entry, *rank.relays, *rank.items):
         match item:
             case Move():
                 steps.append(item)

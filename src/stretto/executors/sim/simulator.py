@@ -134,11 +134,21 @@ class Simulator:
             return self._move(lane, step)
         if isinstance(step, Wait):
             channel = (step.rank, step.lane, lane.rank, lane.index)
-            return self._await(lane, (channel, lane.epoch, step.n))
+            if not self._await(lane, (channel, lane.epoch, step.n)):
+                return False
+            lane.now_us += self._message_us(lane.rank, step.rank)
+            return True
+        lane.now_us += self._message_us(lane.rank, step.rank)
         if self._recorder:
             record(self._recorder, lane, step, lane.now_us)
         self._post(Sent(lane, step, lane.epoch), step.rank)
         return True
+
+    def _message_us(self, rank: int, peer: int) -> float:
+        """Return what one spends on a signal, on either side: between hosts only."""
+        hosts = self.plan.hosts
+        is_far = bool(hosts) and hosts[rank] != hosts[peer]
+        return self.costs.message_us if is_far else 0.0
 
     def _await(self, lane: SimulatedLane, key: Key) -> bool:
         """Let the lane's time come to an arrival; False when that is not known yet."""
