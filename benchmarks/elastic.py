@@ -34,12 +34,18 @@ WORKER = str(HERE / "elastic_worker.py")
 JOB = f"benchmark-{os.getpid()}"
 
 
+def _log() -> Any:
+    """Return where what jobs say of themselves goes: a file, if one is named."""
+    path = os.environ.get("ELASTIC_LOG")
+    return subprocess.DEVNULL if path is None else Path(path).open("a")
+
+
 class Running:
     """A launched job, whose ranks' lines are read as they come."""
 
     def __init__(self, words: list[str], **variables: str) -> None:
         self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            words, stdout=subprocess.PIPE, stderr=_log(), text=True,
             env={**os.environ, **variables},
         )  # fmt: skip
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -59,7 +65,7 @@ class Running:
     def end(self) -> None:
         """End it."""
         if self.process.poll() is None:
-            self.process.terminate()
+            self.process.send_signal(signal.SIGINT)  # it leaves nothing behind
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
@@ -136,6 +142,7 @@ def train(runs: int, ranks: int) -> list[dict[str, float]]:
             at = _until_ready(job, ranks, nth)
             killed, downtime_s = next_step(job, ranks, at)
             found.append({"downtime": downtime_s, **_phases(killed, nth + 1)})
+            print(json.dumps(found[-1]), flush=True)
     finally:
         job.end()
     return found
@@ -205,7 +212,7 @@ def _drain(nth: int) -> None:
 
 def restarted(runs: int, ranks: int) -> list[float]:
     """Return the downtimes of torchrun's restarts."""
-    found = []
+    found: list[float] = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
             words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -74,6 +75,8 @@ def program_of(args: argparse.Namespace) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Start all ranks, and wait for them; return the first status that is not 0."""
     words = program_of(args)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # what it started ends, too
+        signal.signal(number, _end_in_order)
     if args.ranks is not None or args.standby or args.min or args.max:
         return LaunchedJob(_wanted(args, words)).run()
     if args.hosts is None:
@@ -91,6 +94,10 @@ def run(args: argparse.Namespace) -> int:
         return _wait(started, hosts)
     finally:
         _end(started)
+
+
+def _end_in_order(number: int, frame: object) -> None:
+    sys.exit(128 + number)
 
 
 def _starter(args: argparse.Namespace, words: Sequence[str]) -> Starter:

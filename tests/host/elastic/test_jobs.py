@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.host.elastic.test_training import TRAIN
@@ -84,6 +85,20 @@ def test_a_job_goes_on_without_those_it_lost(launch, tmp_path):
     assert ["0 2.0", "1 2.0"] == sorted(out.splitlines())
     assert "stretto launch: rank 0 was killed by SIGKILL" in said
     assert "generation 2 has begun, of 2 ranks" in said
+
+
+def test_a_launcher_that_is_ended_leaves_nothing(launch, tmp_path):
+    """Neither ranks, nor who stands by, nor a socket."""
+    job = launch(WORK, "--ranks", "2", "--standby", "1", "--min", "2", "--job", "job")
+    until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
+    with watching("job") as meeting:
+        pids = pids_at(meeting, 0, standbys=1)
+    job.terminate()
+    job.communicate(timeout=30)
+
+    assert 128 + signal.SIGTERM == job.returncode
+    assert [] == [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert [] == [*tmp_path.glob("stretto/*.sock")]
 
 
 def test_who_joins_by_hand_stands_by_too(launch, tmp_path):
