@@ -92,7 +92,7 @@ def _what(one: elastic.JobMember) -> str:
         return one.gone or "has left"
     if one.rank >= 0:
         return "rank"
-    return "stands by" if one.said.get("ready", True) else "warms up"
+    return "stands by" if one.said.get("ready") else "warms up"
 
 
 def _rehearsed(args: argparse.Namespace, meeting: Meeting) -> list[Mapping[str, Any]]:

@@ -36,7 +36,8 @@ ELASTIC = "STRETTO_ELASTIC"
 YIELDS = "yields"
 """What a member says that has given up its place: in which generation."""
 READY = "ready"
-"""What a standby says: whether it may take a place. One that says nothing may."""
+"""What a standby says: whether it may take a place. One that says nothing may not:
+others hear that it is there before they hear anything from it."""
 _PAUSE_S = 0.05
 Order: TypeAlias = tuple[str, ...]
 
@@ -292,7 +293,7 @@ def _lost(standing: Standing) -> set[str]:
 def spare_of(standing: Standing) -> list[str]:
     """Return who stands by and may take a place."""
     facts = standing.facts
-    free = [i for i in standing.standbys if facts.get(i, {}).get(READY, True)]
+    free = [i for i in standing.standbys if facts.get(i, {}).get(READY)]
     return [i for i in free if standing.accepts(facts.get(i, {}))]
 
 

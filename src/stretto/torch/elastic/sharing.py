@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stretto.errors import CommunicationError, MembershipError
-from stretto.runtime.calls.changing import YIELDS, change
+from stretto.runtime.calls.changing import READY, YIELDS, change
 from stretto.runtime.calls.committing import StepReport, StepVerdict, judge
 from stretto.torch.elastic.hashes import differences, hashes_of
 from stretto.torch.elastic.moving import StateMover
@@ -229,7 +229,7 @@ class StateSharing:
         """Say that this rank writes nothing any more in this generation."""
         standing = self._world.standing
         self._world.let_go()
-        standing.tell(**{YIELDS: standing.generation})
+        standing.tell(**{YIELDS: standing.generation, READY: False})
 
 
 def _source_of(rank: int, gives: Sequence[Mapping[str, Any]]) -> int:

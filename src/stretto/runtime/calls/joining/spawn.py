@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.errors import CallError
 from stretto.fabric.jit import require
-from stretto.runtime.calls.changing import Elastic, stand_by
+from stretto.runtime.calls.changing import READY, Elastic, stand_by
 from stretto.runtime.calls.communicator import Communicator, advise
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _open_elastic(
     meeting, stands_by = meet_elastic(place, deadline_s, listener)
     if stands_by:
         try:
+            meeting.standing.tell(**{READY: True})
             stand_by(meeting.standing)
         except BaseException as e:
             meeting.close(f"raised {type(e).__name__}: {e}"[:1000])
