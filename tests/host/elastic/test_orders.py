@@ -42,7 +42,10 @@ def is_under_way(meeting, step=3):
 
 
 def stands_by(meeting):
-    return [one for one in elastic.look(meeting).members if one.said.get("ready")]
+    """Whoever may take a place; and all ranks have a state that they can give."""
+    seen = elastic.look(meeting)
+    ready = [one for one in seen.members if one.rank < 0 and one.said.get("ready")]
+    return ready and all(one.said.get("whole") for one in seen.ranks)
 
 
 def test_ranks_are_drained_replaced_and_looked_at(start, tmp_path, monkeypatch):

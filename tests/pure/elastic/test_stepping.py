@@ -1,10 +1,13 @@
 """A step is committed by all who are left or by none, in every order of events."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.pure.elastic.stepping import Rules, begin, explore
 
+from stretto.fabric.messages import Errand
 from stretto.runtime.calls.committing import (
     StepReport,
     StepVerdict,
@@ -12,6 +15,7 @@ from stretto.runtime.calls.committing import (
     flag_of,
     judge,
 )
+from stretto.torch.elastic.policy import Planned
 
 
 @pytest.mark.parametrize(
@@ -77,3 +81,20 @@ def test_a_change_is_agreed_where_all_have_heard_of_the_same(heard):
     least = [min(column) for column in zip(*flags, strict=True)]
 
     assert (heard[0] if len(set(heard)) == 1 else 0) == agreed_change(least)
+
+
+def test_the_only_one_that_has_the_state_is_not_replaced_by_order():
+    """It says so; nobody is dismissed, and no step is broken."""
+    said = {}
+    standing = SimpleNamespace(
+        identities=("a", "b"),
+        identity="b",
+        dismissed=set(),
+        tell=lambda **more: said.update(more),
+    )
+    part = SimpleNamespace(standing=standing, somebody_is_whole=lambda but: False)
+    order = Errand(verb="replace", about=("a",), said={})
+
+    Planned(part).hear(order)
+    assert {"refused": "nobody but rank 0 has the state"} == said
+    assert set() == standing.dismissed

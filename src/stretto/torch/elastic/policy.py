@@ -49,6 +49,10 @@ class Planned:
             many = order.said.get("n")
             self._suggest([], many if type(many) is int else 0)
         elif order.verb == "replace" and about:
+            if not self._world.somebody_is_whole({*about}):
+                who = standing.identities.index(about[0])
+                standing.tell(refused=f"nobody but rank {who} has the state")
+                return
             standing.dismissed.update(about)
             self._break(about)
 

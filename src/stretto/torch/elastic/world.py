@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch.distributed as dist
@@ -228,7 +228,10 @@ class ElasticWorld:
         assert self.meeting is not None, "it has met"
         self.meeting.is_held = True
         if self._left:
-            standing.wait(lambda: self._is_past or not self._somebody_is_whole(), None)
+            mine = {standing.identity}
+            standing.wait(
+                lambda: self._is_past or not self.somebody_is_whole(mine), None
+            )
             if not self._is_past:
                 raise MembershipError(
                     "all ranks that had a state are gone; begin anew from a checkpoint"
@@ -245,10 +248,10 @@ class ElasticWorld:
     def _is_past(self) -> bool:
         return self.standing.generation > self._left
 
-    def _somebody_is_whole(self) -> bool:
-        """Return whether another rank is left that has a state."""
+    def somebody_is_whole(self, but: Set[str]) -> bool:
+        """Return whether a rank is left that has a state, beside some."""
         standing = self.standing
-        others = [i for i in standing.identities if i != standing.identity]
+        others = [i for i in standing.identities if i not in but]
         here = [i for i in others if i not in standing.gone]
         return any(standing.facts.get(i, {}).get(WHOLE) for i in here)
 
