@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.held import held, left_since
 from tests.pure.cpu.test_memory import OneRank
 
 from stretto import executors
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Plan, Schedule, parse_plan
 from stretto.compiler.verify import verify, verify_plan
-from stretto.errors import CallError, PlanError
+from stretto.errors import CallError, PlanError, SharedMemoryError
 from stretto.executors import Call, describe
+from stretto.executors.cpu import session as opened
+from stretto.executors.cpu import sharing
 from stretto.executors.cpu.running.encode import fingerprint
+from stretto.executors.cpu.shared.heap import Heap
 from stretto.program import algorithms
 from stretto.program.collectives import Operator
 from stretto.program.ir import Verified
@@ -43,6 +47,30 @@ def test_a_group_of_one_copies(session):
         launch(x, out)
 
     assert (x == out).all()
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (sharing, "_map_all"),
+        (sharing, "interpreter"),
+        (Heap, "renew"),
+        (opened, "open_ring"),
+    ],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+def test_a_session_that_cannot_begin_gives_all_back(monkeypatch, where, name):
+    """Wherever it fails: a descriptor is a number, which no collector closes."""
+    before = held()
+
+    def fails(*given, **how):
+        raise SharedMemoryError("there is none left")
+
+    monkeypatch.setattr(where, name, fails)
+    with pytest.raises(SharedMemoryError, match="none left"):
+        executors.get("cpu").open_session(OneRank())
+
+    assert [] == left_since(before)
 
 
 def test_registered_memory_is_recognised(session):

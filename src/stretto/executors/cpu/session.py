@@ -67,12 +67,17 @@ class CpuSession(Session):
         self._way: FarHosts | None = None
         self._memory: Memory | None = None
         self._known: set[str] = set()
-        self._share((None,) * group.num_ranks)
+        self._ring = None
+        try:
+            self._share((None,) * group.num_ranks)
+            self._ring = open_ring(group, *comm_of(group), few=group.only_transfers)
+        except BaseException:
+            self.close()  # descriptors are numbers: nobody else would close them
+            raise
         group.on_exchange.append(self._begin_exchange)
         self._address = self._interpreter.address  # looked up here, not in each call
         self.same_arrays = self._interpreter.same_arrays
         self._words[Common.CALL] = self._mine.slab.address + CALL
-        self._ring = open_ring(group, *comm_of(group), few=group.only_transfers)
         self._words[Common.RING] = self._ring.address if self._ring else 0
 
     def _share(self, kept: Sequence[int | None]) -> None:
