@@ -95,6 +95,10 @@ def test_the_only_one_that_has_the_state_is_not_replaced_by_order():
     part = SimpleNamespace(standing=standing, somebody_is_whole=lambda but: False)
     order = Errand(verb="replace", about=("a",), said={})
 
-    Planned(part).hear(order)
+    planned = Planned(part)
+    planned.hear(order)
     assert {"refused": "nobody but rank 0 has the state"} == said
     assert set() == standing.dismissed
+
+    planned.hear(Errand(verb="replace", about=(), said={}))
+    assert {"refused": ""} == said

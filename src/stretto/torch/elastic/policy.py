@@ -30,6 +30,7 @@ class Planned:
         """The change that this rank has heard of, and that waits for a step's end."""
         self.leaving: dict[str, bool] = {}
         """Who is to leave, and whether it stands by from then on."""
+        self._has_refused = False
         part.on_ask, part.on_plan = self.hear, self.plan
         part.on_news = self.news
 
@@ -41,6 +42,9 @@ class Planned:
         """Take what somebody asks."""
         standing = self._world.standing
         about = [i for i in order.about if i in standing.identities]
+        if self._has_refused:  # that was of another order
+            self._has_refused = False
+            standing.tell(refused="")
         if order.verb == "drain" and about:
             stays = bool(order.said.get("stays"))
             self.leaving |= dict.fromkeys(about, stays)
@@ -51,6 +55,7 @@ class Planned:
         elif order.verb == "replace" and about:
             if not self._world.somebody_is_whole({*about}):
                 who = standing.identities.index(about[0])
+                self._has_refused = True
                 standing.tell(refused=f"nobody but rank {who} has the state")
                 return
             standing.dismissed.update(about)
