@@ -149,7 +149,10 @@ class Experts:
     def start_dispatch(
         self, x: Any, ids: Any, weights: Any = None, background: bool = True
     ) -> Underway:
-        """Start a dispatch: rows are on their way when this returns."""
+        """Start a dispatch: rows are on their way when this returns.
+
+        `x` is to stay as it is until `wait`: this rank's own rows are read then.
+        """
         if self.on_gpu:
             return self._aside(self.engine.dispatch, x, ids, weights)
         like = _library(x)

@@ -136,10 +136,11 @@ class Geometry:
 
     @property
     def inbox_bytes(self) -> int:
-        """Bytes that may be under way to a rank at once."""
+        """Bytes that may be under way to a rank at once: whole lines."""
         there = self.num_ranks * self.max_tokens * self.record_bytes
         row = max(self.hidden * self.itemsize, 4 * self.top_k)
-        return max(there, self.max_tokens * self.back_rows * row)
+        back = self.max_tokens * self.back_rows * row
+        return -(-max(there, back) // _LINE) * _LINE
 
     def owners(self) -> NDArray[np.int64]:
         """Return the rank of each expert."""

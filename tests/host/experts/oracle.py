@@ -150,6 +150,8 @@ def random_case(rng, n):
     order = str(rng.choice(["k", "rank"])) if layout == "expert" else "rank"
     dtype = str(rng.choice(list(TYPES)))
     quant = str(rng.choice(["", "", "fp8_128", "fp8_128_pow2"]))
+    if not quant and rng.integers(2):
+        hidden = int(rng.choice([1, 3, 20]))
     align = int(rng.choice([1, 1, 4, 16]))
     owner = [e * n // num for e in range(num)]
     placed = bool(rng.integers(2))
