@@ -8,8 +8,8 @@ from tests.meta.programs import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-LONG = {"elastic_ddp", "torch_train"}
-"""Those that import much of PyTorch in each of several processes."""
+LONG = {"elastic_ddp", "moe_layer", "torch_train"}
+"""Those that import much of PyTorch in several processes, or compute for long."""
 BY_DAY = [
     pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem)
     for path in EXAMPLES
