@@ -29,6 +29,7 @@ import sys
 from {wheel} import _api
 _api.nixl_agent("ends", _api.nixl_agent_config(backends=["UCX"]))
 sys.stdout.write("ended")
+sys.stdout.flush()
 """
 _OTHER_UCX = "libucp.so.0"
 """UCX by its own name: the wheel's, the system's, or MPI's. NIXL's has another."""
