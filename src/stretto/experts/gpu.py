@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stretto.errors import CallError
 from stretto.experts.geometry import Geometry
+from stretto.experts.tensors import wants_gradients
 from stretto.experts.texts import (
     BLOCK_WORDS,
     CombineCall,
@@ -193,6 +194,7 @@ class GpuExperts:
     def dispatch(self, x: Tensor, ids: Tensor, weights: Tensor | None) -> GpuDispatched:
         """Enqueue a dispatch on the current stream."""
         g = self.geometry
+        self._require_no_gradients("dispatch", x, weights)
         self._check(x, "dispatch: x", (None, g.hidden), _TYPES[g.dtype])
         tokens = int(x.shape[0])
         if tokens > g.max_tokens:
@@ -225,6 +227,7 @@ class GpuExperts:
         g = self.geometry
         if getattr(sent, "geometry", None) is not g:
             raise self._refused("combine: want `sent` of a dispatch of these experts")
+        self._require_no_gradients("combine", rows, weights)
         self._check(rows, "combine: rows", tuple(sent.rows.shape), _TYPES[g.dtype])
         of_tokens = g.order == "k"
         if weights is not None:
@@ -287,6 +290,13 @@ class GpuExperts:
             raise self._refused(
                 f"{what} is {got}; want {wanted} {kind}, contiguous, on "
                 f"{self.memory.device}"
+            )
+
+    def _require_no_gradients(self, what: str, *given: Any) -> None:
+        if wants_gradients(*given):
+            raise self._refused(
+                f"{what}: tensors that autograd follows; on GPUs nothing goes back "
+                "through experts: want torch.no_grad(), or device='cpu'"
             )
 
     def _refused(self, text: str) -> CallError:

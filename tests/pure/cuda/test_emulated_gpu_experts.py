@@ -118,6 +118,8 @@ def one_rank(world, rank, g, cases, made):
             as_tensor(cases[0].xs[0][:1]).repeat(12, 1),
             torch.zeros(12, g.top_k, dtype=torch.int64),
         )
+    with pytest.raises(CallError, match="dispatch: tensors that autograd follows"):
+        ep.dispatch(given[0].float().requires_grad_(), *given[1:])
     return found
 
 

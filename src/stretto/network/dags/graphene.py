@@ -19,13 +19,20 @@ _ROUNDS = 3
 
 
 def offline(dag: Dag, servers: int) -> tuple[tuple[int, ...], float]:
-    """Return the best order of a graph's tasks, and how long that takes alone."""
-    best = listed(dag, critical_first(dag), servers)
+    """Return the best order of a graph's tasks, and how long that takes alone.
+
+    A schedule is judged by its order, listed again: that is what will be run.
+    """
+    order = tuple(critical_first(dag))
+    least = listed(dag, order, servers).length_ms
     for space in _schedules(dag, servers):
         for tried in _compacted(dag, space, servers):
-            if tried.length_ms < best.length_ms - 1e-9:
-                best = tried
-    return _order(best), best.length_ms
+            if tried.length_ms < least - 1e-9:
+                found = _order(tried)
+                took = listed(dag, found, servers).length_ms
+                if took < least:
+                    order, least = found, took
+    return order, least
 
 
 def critical_first(dag: Dag) -> list[int]:
