@@ -1,6 +1,7 @@
 """A forked child can do nothing with its parent's engine, and does it no harm."""
 
 import asyncio
+import itertools
 import multiprocessing
 import os
 import signal
@@ -22,6 +23,7 @@ from stretto.transfer.ways.gpu import EnqueuedCopies, Passing
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 WAIT = 20
+NUMBERS = itertools.count()
 SAID = "forked from"
 
 
@@ -65,7 +67,8 @@ class World:
             self.there.loop.call(lambda: gate.wait(WAIT))
             self.flying = self.region[:1_000_000].put(np.zeros(1_000_000, np.uint8))
         else:
-            self.flying = self.peer.region("later")
+            self.later = f"later {next(NUMBERS)}"  # what was withdrawn may be known yet
+            self.flying = self.peer.region(self.later)
 
     def close(self):
         self.here.close()
@@ -164,8 +167,8 @@ def test_whatever_a_child_inherits_refuses_in_words(world, what):
     status, said = in_child(lambda: IN_CHILD[what](world))
     gate.set()
     if not world.far:
-        world.there.share(np.zeros(8), "later")
-        world.there.unshare(world.there.shelf.regions["later"])
+        world.there.share(np.zeros(8), world.later)
+        world.there.unshare(world.there.shelf.regions[world.later])
     world.flying.wait(WAIT)
 
     assert said.startswith("EngineLost: ")
