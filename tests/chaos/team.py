@@ -226,9 +226,9 @@ def names_in(folder: str) -> list[str]:
     return os.listdir(folder)  # noqa: PTH208 - of this very moment, and fast
 
 
-def adopt_orphans() -> None:
+def adopt_orphans(whether: bool = True) -> None:
     """Be the parent of whatever loses its own, so that nothing is lost from sight."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(whether), 0, 0, 0)
 
 
 def _children() -> list[int]:

@@ -187,7 +187,7 @@ def _show(trial: synth.Candidate) -> None:
 
 
 _MOST_WRITTEN = 200_000
-_ROUNDING = 1e-9
+_ROUNDING = 1e-7
 
 
 def _proved(found: synth.SearchResult, name: str) -> None:

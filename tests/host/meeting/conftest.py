@@ -91,18 +91,29 @@ def start(environment):
         rank.process.communicate()
 
 
+def told(pid):
+    """Return what a process is doing, and its command."""
+    folder = Path("/proc", str(pid))
+    try:
+        state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        words = (folder / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ("gone",)
+    return state, b" ".join(words).decode(errors="replace")
+
+
 @pytest.fixture(autouse=True)
 def nothing_left():
     """No test may leave a child, a shared memory file or a descriptor behind."""
     gc.collect()  # what other tests left open
-    before, names = held(), shared_names()
+    before, names, others = held(), shared_names(), warm.children()
     yield
     until = time.monotonic() + 20.0
-    while time.monotonic() < until:
-        if not (children := warm.children()):
+    while left := sorted(set(warm.children()) - set(others)):
+        if time.monotonic() > until:
             break
         time.sleep(0.02)
 
-    assert [] == children
+    assert [] == [(pid, *told(pid)) for pid in left]
     assert not shared_names() - names
     assert [] == left_since(before)

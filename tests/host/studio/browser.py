@@ -78,6 +78,14 @@ class WebSocket:
         self._socket.close()
 
 
+LEFT = "navigated or closed", "context was destroyed"
+"""What a browser says of a script whose page was left while it ran."""
+
+
+class PageLeft(AssertionError):
+    """The page was left meanwhile."""
+
+
 class Page:
     """A tab, and all that its console has said."""
 
@@ -100,7 +108,10 @@ class Page:
         while True:
             said = json.loads(self._socket.receive(max(0.1, until - time.monotonic())))
             if said.get("id") == mine:
-                assert "error" not in said, said["error"]
+                error = said.get("error", {}).get("message", "")
+                if any(words in error for words in LEFT):
+                    raise PageLeft(error)
+                assert not error, error
                 return said["result"]
             self._note(said)
 
@@ -132,8 +143,9 @@ class Page:
         """Wait until an expression is true, and return its value."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if found := self.run(f"(v => v instanceof Node || v)({script})"):
-                return found
+            with contextlib.suppress(PageLeft):
+                if found := self.run(f"(v => v instanceof Node || v)({script})"):
+                    return found
             time.sleep(0.03)
         shown = self.run("document.body.innerText")
         raise AssertionError(f"{what or script}: not in {seconds} s; {shown[:600]}")
