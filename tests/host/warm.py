@@ -11,6 +11,7 @@ Where how a process starts is what is tested, `subprocess` is right.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -37,6 +38,8 @@ _lock = threading.Lock()
 _server: socket.socket | None = None
 _pid = 0
 """The server's."""
+_strangers: set[int] = set()
+"""Who lost its parent, a process of a test, while this one adopted: nobody waits."""
 
 
 def begin() -> None:
@@ -63,7 +66,17 @@ def begin() -> None:
 
 
 def children() -> list[int]:
-    """Return the children of this process, without the server."""
+    """Return the children of this process, without the server; strangers are reaped."""
+    found = _children()
+    for pid in _strangers.intersection(found):
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                found.remove(pid)
+    _strangers.intersection_update(found)
+    return found
+
+
+def _children() -> list[int]:
     text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return [pid for pid in map(int, text.split()) if pid != _pid]
 
@@ -93,11 +106,13 @@ class Popen(subprocess.Popen):
             "kept": list(pass_fds),
         }
         with _lock:
+            before = _children()
             _adopt(1)
             try:
                 self.pid = _ask(asked, [*usual, *pass_fds])
             finally:
                 _adopt(0)
+                _strangers.update({*_children()}.difference(before, [self.pid]))
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
         return None
