@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import select
 import socket
 import time
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from stretto.errors import RendezvousError
 from stretto.fabric import alive
 from stretto.fabric.forks import close_quietly, forget_in_children
 from stretto.fabric.loop import READ, WRITE, Loop
+from stretto.fabric.wire import readable
 
 if TYPE_CHECKING:
     import ssl  # imported where it is needed: few jobs do
@@ -140,7 +140,7 @@ class _Link:
         if self._far_ended:
             return False
         with suppress(OSError, ValueError):
-            return bool(self.out) or bool(select.select([self.near], (), (), 0)[0])
+            return bool(self.out) or readable(self.near, 0)
         return False
 
     def wants(self) -> tuple[int, int]:

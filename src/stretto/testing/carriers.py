@@ -10,7 +10,6 @@ All ends are in this process; TLS and other hosts are for tests that have them.
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import numpy as np
 from stretto.errors import CommunicationError, RendezvousError, StrettoError
 from stretto.fabric.hop import MORE, Carrier, Hop
 from stretto.fabric.hop.fields import Field, offset_of
+from stretto.fabric.wire import readable
 from stretto.testing.ends import (
     FIRST,
     SIZE,
@@ -252,7 +252,7 @@ def descriptors_wake_who_polls(carrier: Carrier) -> None:
             while other.words[8] < nth:
                 hold(time.monotonic() < stop_at, "a signal wakes nobody")
                 one.hop.progress()
-                if select.select(numbers, [], [], 0.01)[0]:
+                if any(readable(number, 0.005) for number in numbers):
                     other.hop.progress()
                     other.hop.arm()
 

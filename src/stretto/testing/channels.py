@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 import operator
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from stretto.fabric.channel import SLOTS, Channel, Record, Word, halves, window_
 from stretto.fabric.channel.words import RECORD, RING
 from stretto.fabric.hop import Carrier, Hop
 from stretto.fabric.memory import Shared, word_at
-from stretto.fabric.wire import Descriptor
+from stretto.fabric.wire import Descriptor, readable
 from stretto.testing.ends import WITHIN_S, connect, hold
 
 BODY = RING + SLOTS * RECORD
@@ -215,7 +214,7 @@ def who_sleeps_is_woken(carrier: Carrier | None) -> None:
         while channel.progress() or not channel.arm():
             hold(time.monotonic() < stop_at, "something always stirs")
         one.say(2)
-        while not select.select(numbers, [], [], 0.01)[0]:
+        while not any(readable(number, 0.005) for number in numbers):
             hold(time.monotonic() < stop_at, "nobody wakes it")
             one.channel.progress()
         other.until(lambda: len(other.got) == 2)

@@ -319,7 +319,7 @@ class Hop(ABC):
                 return 0
             naps = not self.is_armed or len(polled) < len(numbers) or self.do_busy(0)
             nap_s = min(left, _NAP_S) if naps else left
-            if select.select(polled, [], [], nap_s)[0]:
+            if select.select(polled, [], [], nap_s)[0]:  # noqa: TID251
                 return 1
         return 1
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stretto.errors import CallError
+from stretto.fabric.wire import readable
 from stretto.search.evolve.loop import Asked, Trial
 from stretto.search.evolve.problem import Verdict
 from stretto.search.evolve.running import fresh_of
@@ -158,7 +158,7 @@ class _Child:
                     return found if isinstance(found, dict) else {}
                 return {}
             left = until - time.monotonic()
-            if left <= 0 or not select.select([stdout], [], [], left)[0]:
+            if left <= 0 or not readable(stdout, left):
                 return None
             more = os.read(stdout.fileno(), 65536)
             if not more:
@@ -168,7 +168,7 @@ class _Child:
 
     def _last_words(self) -> str:
         stderr = self._process.stderr
-        if stderr is None or not select.select([stderr], [], [], 0)[0]:
+        if stderr is None or not readable(stderr, 0):
             return "it said nothing"
         said = os.read(stderr.fileno(), 65536).decode(errors="replace").split("\n")
         words = (line for line in reversed(said) if line.strip())

@@ -62,6 +62,6 @@ class LinkWatch:
 def doze(number: int, seconds: float) -> None:
     """Sleep for less than a millisecond, or until a descriptor turns readable."""
     if number < _MOST_SELECTED:
-        select.select([number], [], [], seconds)
+        select.select([number], [], [], seconds)  # noqa: TID251 - below a millisecond
     else:
         time.sleep(seconds)
