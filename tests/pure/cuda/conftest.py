@@ -79,7 +79,8 @@ def fake(monkeypatch):
     small = {"stage": 1 << 20, "packets": 1 << 20}
     monkeypatch.setattr(regions, "HALVES", small)
     monkeypatch.setenv("STRETTO_CUDA_STREAMS", "2")
-    return made
+    yield made
+    made.forget()
 
 
 def replace_driver(monkeypatch, made):

@@ -61,7 +61,7 @@ class FakeMemory:
 
     def cuMemMap(self, start, nbytes, offset, handle, flags):
         prot = mmap.PROT_READ | mmap.PROT_WRITE
-        got = _libc.mmap(start, nbytes, prot, SHARED | FIXED, os.dup(handle), 0)
+        got = _libc.mmap(start, nbytes, prot, SHARED | FIXED, handle, 0)
         assert got == start, "mapped elsewhere"
         self.maps.append((start, nbytes, os.dup(handle)))
         return (OK,)
@@ -70,6 +70,11 @@ class FakeMemory:
         flags = PRIVATE | ANONYMOUS | NORESERVE | FIXED
         _libc.mmap(start, nbytes, 0, flags, -1, 0)
         return (OK,)
+
+    def forget(self):
+        """Close what is still known of mapped memory."""
+        while self.maps:
+            os.close(self.maps.pop()[2])
 
     def cuMemSetAccess(self, start, nbytes, access, count):
         return (OK,)
