@@ -148,7 +148,6 @@ ABOVE = ("elastic", "experts", "network", "rl", "search", "serve", "training")
 ABOVE += ("torch/elastic", "weights")
 OWN = {
     ("elastic/job.py", "a door"): "of torch's store: torch serves it",
-    ("search/judges/children.py", "a loop"): "one pipe of one child, with a deadline",
 }
 
 

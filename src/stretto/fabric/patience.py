@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from numbers import Integral, Real
 from typing import Any
 
@@ -64,3 +65,10 @@ def check_num_ranks(given: Any, what: str) -> int:
         f"{what}: num_ranks={str(given)[:40]}; at least one rank is needed, and at "
         f"most {MOST_RANKS} can meet"
     )
+
+
+def readable(file: Any, within_s: float) -> bool:
+    """Wait until something can be read; `select` knows no number above 1023."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(max(0.0, within_s) * 1e3))

@@ -26,7 +26,7 @@ from stretto.errors import RendezvousError
 from stretto.fabric import alive
 from stretto.fabric.forks import close_quietly, forget_in_children
 from stretto.fabric.loop import READ, WRITE, Loop
-from stretto.fabric.wire import readable
+from stretto.fabric.patience import readable
 
 if TYPE_CHECKING:
     import ssl  # imported where it is needed: few jobs do

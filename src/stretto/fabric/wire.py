@@ -198,13 +198,6 @@ def _is_flat(value: Any, left: int = _DEEPEST) -> bool:
     return left > 0 and all(_is_flat(one, left - 1) for one in value)
 
 
-def readable(file: Any, within_s: float) -> bool:
-    """Wait until something can be read; `select` knows no number above 1023."""
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
-    return bool(poll.poll(max(0.0, within_s) * 1e3))
-
-
 def wait_ready(connection: Connection, timeout_s: float) -> bool:
     """Wait until there is something to read, or room for what waits to be sent."""
     poll = select.poll()

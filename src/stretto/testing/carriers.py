@@ -21,7 +21,7 @@ import numpy as np
 from stretto.errors import CommunicationError, RendezvousError, StrettoError
 from stretto.fabric.hop import MORE, Carrier, Hop
 from stretto.fabric.hop.fields import Field, offset_of
-from stretto.fabric.wire import readable
+from stretto.fabric.patience import readable
 from stretto.testing.ends import (
     FIRST,
     SIZE,

@@ -25,7 +25,8 @@ from stretto.fabric.channel import SLOTS, Channel, Record, Word, halves, window_
 from stretto.fabric.channel.words import RECORD, RING
 from stretto.fabric.hop import Carrier, Hop
 from stretto.fabric.memory import Shared, word_at
-from stretto.fabric.wire import Descriptor, readable
+from stretto.fabric.patience import readable
+from stretto.fabric.wire import Descriptor
 from stretto.testing.ends import WITHIN_S, connect, hold
 
 BODY = RING + SLOTS * RECORD

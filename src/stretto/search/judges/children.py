@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stretto.errors import CallError
-from stretto.fabric.wire import readable
+from stretto.fabric.patience import readable
 from stretto.search.evolve.loop import Asked, Trial
 from stretto.search.evolve.problem import Verdict
 from stretto.search.evolve.running import fresh_of
