@@ -63,6 +63,7 @@ def test_a_version_that_goes_back_is_refused(engines):
         source.push(5)
 
 
+@pytest.mark.slow  # a second source that comes before the first has left: seen unheard
 def test_a_foreign_epoch_has_no_age(engines):
     """It is refused with both named, until it is adopted."""
     source, policy = both(engines, some(1.0))
