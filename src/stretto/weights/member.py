@@ -178,6 +178,8 @@ class Member:
         self.known[peer.identity] = who
         if body["answer"] is True:
             self._say_hello(peer, answer=False)
+        else:  # what was made since our hello, while it was not known here
+            self.send(peer, "offer", **self.about())
         self.joined(who)
 
     def _offer(self, peer: Any, body: Mapping[str, Any]) -> None:

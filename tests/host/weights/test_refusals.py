@@ -1,6 +1,7 @@
 """Sources and replicas to which something happens: it is named, and nothing torn."""
 
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -63,7 +64,17 @@ def test_a_version_that_goes_back_is_refused(engines):
         source.push(5)
 
 
-@pytest.mark.slow  # a second source that comes before the first has left: seen unheard
+def test_what_is_pushed_before_a_replica_has_answered_is_heard(engines):
+    """The source knows nobody yet whom it could tell; the first push is the last."""
+    policy = engines.replica(some(0.0))
+    engine, gate = engines.engine("trainer", policy.engine), threading.Event()
+    policy.engine.loop.call(lambda: gate.wait(WAIT))
+    with weights.publish(engine, "policy", some(1.0)) as source:
+        source.push(0)
+        gate.set()
+        policy.wait(0, WAIT)
+
+
 def test_a_foreign_epoch_has_no_age(engines):
     """It is refused with both named, until it is adopted."""
     source, policy = both(engines, some(1.0))
