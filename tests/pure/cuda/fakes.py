@@ -41,6 +41,8 @@ class FakeDriver(FakeMemory):
         self.launches = []
         self.by_address = []
         """Launches and events, in order, of those who call by address."""
+        self.refused = {}
+        """Errors of such calls, by name and second argument."""
         self.early = []
         self.before = {}
         """Nodes and edges before the next launch of each stream that is captured."""
@@ -214,7 +216,11 @@ class FakeDriver(FakeMemory):
             self.kept.append(kind(self._tell_capture))
         elif name in (b"cuEventRecord", b"cuStreamWaitEvent"):
             kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, ctypes.c_uint)
-            note = lambda *two: self.by_address.append((name, *two[:2])) or 0  # noqa: E731
+
+            def note(*given):
+                self.by_address.append((name, *given[:2]))
+                return self.refused.get((name, given[1]), 0)
+
             self.kept.append(kind(note))
         else:
             assert name == b"cuLaunchKernelEx", "nothing else is called by address"

@@ -271,6 +271,30 @@ def test_the_last_of_a_pass_is_completed_at_once(fake, gpu, futures, monkeypatch
     alone(fake, work)
 
 
+@pytest.mark.parametrize("stream", [CALLER, SIDE])
+def test_a_driver_that_refuses_has_launched_once_at_most(fake, gpu, stream):
+    """Before the launch: the known way is gone. Behind it: the fault is raised."""
+
+    def work(comm, asked):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        for _ in range(3):
+            group._start_all_reduce(x, 0, None)
+        before = len(fake.launches)
+        fake.refused = {(b"cuEventRecord", stream): 700}
+        again = group._places[x.data_ptr(), STARTED]
+        if stream == CALLER:
+            assert group._streams.begin(again, x) is None
+            group._start_all_reduce(x, 0, None, again, by_c=True)
+        else:
+            with pytest.raises(RuntimeError, match="behind a launch: error 700"):
+                group._start_all_reduce(x, 0, None, again, by_c=True)
+        assert before + 1 == len(fake.launches)
+        fake.refused = {}
+        group._streams.close()
+
+    alone(fake, work)
+
+
 def test_what_cannot_be_begun_so_goes_the_known_way(fake, gpu, futures, monkeypatch):
     """Nothing can be compiled; a tensor is not alike; a graph is captured; a fault."""
 

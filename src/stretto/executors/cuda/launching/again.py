@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stretto.errors import CallError
+from stretto.errors import CallError, DeviceError
 from stretto.executors.cuda.device.driver import stream_question
 
-Key = tuple[int, int]
 
-
-def repeat(launch: Any, key: Key, stream: int | None = None) -> Callable[..., bool]:
+def repeat(
+    launch: Any, key: tuple[int, int], stream: int | None = None
+) -> Callable[..., bool]:
     """Return a launch on arrays at these addresses, on the current stream.
 
     For whoever knows that the arrays are still the same. A stream that is said waits
@@ -65,7 +65,9 @@ def repeat(launch: Any, key: Key, stream: int | None = None) -> Callable[..., bo
     return again
 
 
-def _behind(launch: Any, key: Key, stream: int) -> Callable[[int, int], bool]:
+def _behind(
+    launch: Any, key: tuple[int, int], stream: int
+) -> Callable[[int, int], bool]:
     """Return what launches on `stream` behind another, if it can."""
     streams, note = launch._streams, launch.note
     builtin: list[Callable[[int, int, int], int]] = []
@@ -84,7 +86,10 @@ def _behind(launch: Any, key: Key, stream: int) -> Callable[[int, int], bool]:
             found = parameters.pack(key)
         if note is not None:
             note(stream)
-        return not builtin[0](event, caller, found)
+        error = builtin[0](event, caller, found)
+        if error < 0:  # launched, so nobody may launch it again
+            raise DeviceError(f"cuEventRecord behind a launch: error {-error}")
+        return not error
 
     return behind
 

@@ -45,7 +45,7 @@ _NUMBER = 0xFFFFFFFF
 
 @compiled("int64(int64,int64,int64,int64)")
 def _enqueue(words: int, event: int, caller: int, arguments: int) -> int:
-    """Return the driver's error number, or 0."""
+    """Return 0, or the driver's error number: below 0 where the kernel is launched."""
     stream = load(words + BehindWord.STREAM.at)
     error = call_c(load(words + BehindWord.RECORD.at), event, caller) & _NUMBER
     if error == 0:
@@ -56,7 +56,7 @@ def _enqueue(words: int, event: int, caller: int, arguments: int) -> int:
         launch = load(words + BehindWord.LAUNCH.at)
         error = call_c(launch, config, function, arguments, 0) & _NUMBER
     if error == 0:
-        error = call_c(load(words + BehindWord.RECORD.at), event, stream) & _NUMBER
+        error = -(call_c(load(words + BehindWord.RECORD.at), event, stream) & _NUMBER)
     return error
 
 
@@ -82,7 +82,7 @@ def behind(stream: int, config: int, function: int) -> Callable[[int, int, int],
 
     Called with an event, another stream and the address of the kernel's arguments:
     behind what that stream was given so far. The event is then one of the kernel's end.
-    It returns the driver's error number.
+    It returns 0, or the driver's error number: below 0 where the kernel is launched.
     """
     words = np.zeros(BehindWord.END, np.int64)
     for word, name in (
