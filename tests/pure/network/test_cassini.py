@@ -61,14 +61,17 @@ sets = st.lists(
 @settings(max_examples=30)
 @given(sets, st.integers(0, 1 << 20))
 def test_no_shifts_drawn_at_random_are_better(rows, seed):
-    """By more than 0.02, nor any turned all together; and demand is never lost."""
+    """By more than 0.005: what is sought is calm under jitter, too.
+
+    Nor any turned all together; and demand is never lost.
+    """
     made = problem(rows)
     if made is None:
         return
     found, draw = best(made), random.Random(seed)
     for _ in range(20):
         drawn = {j: draw.randrange(made.room(j)) for j in made.jobs}
-        assert score(made, drawn).score <= found.score + 0.02
+        assert score(made, drawn).score <= found.score + 0.005
     turned = {j: parts + 7 for j, parts in found.parts.items()}
 
     assert score(made, turned).score == pytest.approx(found.score)
