@@ -19,6 +19,7 @@ from stretto.experts.geometry import Geometry
 from stretto.experts.tensors import wants_gradients
 from stretto.experts.texts import (
     BLOCK_WORDS,
+    OPTIONS,
     CombineCall,
     DispatchCall,
     PeerPlaces,
@@ -137,7 +138,12 @@ class GpuExperts:
         self._back = comm.channels(m.back_nbytes, blocks=blocks)
         text = text_of(g, blocks, threads)
         self._dispatch, self._combine = (
-            channels.kernel(f"{text}// {name}\n", f"stretto_{name}", threads=threads)
+            channels.kernel(
+                f"{text}// {name}\n",
+                f"stretto_{name}",
+                threads=threads,
+                options=OPTIONS,
+            )
             for channels, name in ((self._there, "dispatch"), (self._back, "combine"))
         )
         self.memory = torch.from_dlpack(self._there.buffer)

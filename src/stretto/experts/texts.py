@@ -11,8 +11,8 @@ from stretto.errors import CallError
 from stretto.experts.geometry import QUANTISERS, Geometry
 from stretto.registry import texts
 
-__all__ = ["BLOCK_WORDS", "CombineCall", "DispatchCall", "PeerPlaces", "text_of",
-           "why_not"]  # fmt: skip
+__all__ = ["BLOCK_WORDS", "OPTIONS", "CombineCall", "DispatchCall", "PeerPlaces",
+           "text_of", "why_not"]  # fmt: skip
 
 _ELEMENTS = {"float32": "Float32", "bfloat16": "BFloat16", "float16": "Float16"}
 _LAYOUTS = {"token": 0, "expert": 1, "rank": 2}
@@ -20,6 +20,8 @@ _PAGE = 256
 MOST_EXPERTS = 2048
 """A block counts for all of them in its shared memory."""
 
+OPTIONS = ("--fmad=false",)
+"""Sums are CPUs' bit for bit: a product is rounded before it is added."""
 
 BLOCK_WORDS = 4
 """Words that each block keeps of its own."""

@@ -51,7 +51,9 @@ class Channels:
         self.buffer = self.handles.buffers[rank]
         self.pointer = self.handles.memory[rank].ctypes.data
 
-    def kernel(self, text, symbol, *, threads):
+    def kernel(self, text, symbol, *, threads, options=()):
+        # g++ contracts nothing here; a GPU's compiler does unless it is told.
+        assert "--fmad=false" in options, "sums would not be CPUs' bits"
         with self.world.lock:
             if self.world.library is None:
                 folder = self.world.folder

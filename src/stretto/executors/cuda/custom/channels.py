@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.custom.own import OwnKernel
 from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.executors.cuda.device.driver import ask
@@ -98,13 +99,20 @@ class Channels:
         """Return the address of what the channels share (waiting.cuh: Home)."""
         return self._table.pointer + self._home_at
 
-    def kernel(self, text: str, symbol: str, *, threads: int = 128) -> OwnKernel:
+    def kernel(
+        self, text: str, symbol: str, *, threads: int = 128, options: Sequence[str] = ()
+    ) -> OwnKernel:
         """Compile a CUDA kernel that uses these channels, one block for each of theirs.
 
         It finds the headers by itself. Blocks that wait for peers must all be resident,
-        which is checked.
+        which is checked. `options` are the compiler's: "--fmad=false" rounds a product
+        before it is added, as CPUs do.
         """
-        return OwnKernel(self._session, text, symbol, self.blocks, threads)
+        kernel = Kernel(
+            text=text, symbol=symbol, ranks=(self._session.group.rank,),
+            grid=self.blocks, threads=threads, options=tuple(options),
+        )  # fmt: skip
+        return OwnKernel(self._session, kernel)
 
     def _refuse(self, session: SessionServices) -> None:
         asked = {"channels": (self.nbytes, self.blocks)}

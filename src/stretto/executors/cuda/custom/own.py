@@ -19,25 +19,16 @@ from stretto.executors.cuda.launching.services import SessionServices
 
 
 class OwnKernel:
-    """A kernel of `extern "C"` name `symbol`, loaded; calling it enqueues it.
+    """A kernel of `extern "C"` name `kernel.symbol`, loaded; calling it enqueues it.
 
     Arguments are passed in the order of the kernel's parameters: integers, booleans,
     arrays (their address), NumPy scalars and ctypes values as they are.
     """
 
-    def __init__(
-        self, session: SessionServices, text: str, symbol: str, grid: int, threads: int
-    ) -> None:
-        kernel = Kernel(
-            text=text,
-            symbol=symbol,
-            ranks=(session.group.rank,),
-            grid=grid,
-            threads=threads,
-        )
+    def __init__(self, session: SessionServices, kernel: Kernel) -> None:
         self._session = session
         self._function = session.load_kernel(kernel).function
-        self._shape = (grid, 1, 1, threads, 1, 1, 0)
+        self._shape = (kernel.grid, 1, 1, kernel.threads, 1, 1, 0)
 
     def __call__(self, *arguments: Any, stream: Any = None) -> None:
         """Enqueue the kernel on the caller's stream, and return at once."""
