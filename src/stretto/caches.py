@@ -87,6 +87,10 @@ def _thin(place: Path, most: int) -> None:
                 one.unlink(missing_ok=True)
 
 
+_STANDSTILL_S = 1.0
+"""Who holds a lock and computes nothing for so long is stopped, or gets no turn."""
+
+
 @contextlib.contextmanager
 def alone(
     path: Path,
@@ -97,8 +101,9 @@ def alone(
     """Let one process at a time make what several want; the path is a lock's.
 
     Yields whether it had to wait. Who has waited long enough makes it, too: it is lost
-    work, no more. So does who finds no locks here. A process that ends lets go. Nobody
-    waits longer than until `meanwhile` says that it need not.
+    work, no more. So does who finds no locks here. A process that ends lets go; for one
+    that is stopped nobody waits: whoever is late here is late for others. Nobody waits
+    longer than until `meanwhile` says that it need not.
     """
     try:
         import fcntl
@@ -110,17 +115,33 @@ def alone(
         return
     waited = False
     try:
-        until = time.monotonic() + wait_s
-        while time.monotonic() < until and not meanwhile():
+        since = time.monotonic()
+        until, seen = since + wait_s, -1
+        while (now := time.monotonic()) < until and not meanwhile():
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.pwrite(handle, b"%-20d" % os.getpid(), 0)
                 break
             except OSError:
                 waited = True
-                time.sleep(0.02)
+            if (used := _work_of_holder(handle)) != seen:
+                seen, since = used, now
+            elif used >= 0 and now - since > _STANDSTILL_S:
+                break
+            time.sleep(0.02)
         yield waited
     finally:
         os.close(handle)
+
+
+def _work_of_holder(handle: int) -> int:
+    """Return how long a lock's holder has computed, in ticks; -1 if nothing tells."""
+    try:
+        pid = int(os.pread(handle, 20, 0))
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, ValueError, IndexError):
+        return -1
 
 
 def load(path: Path) -> bytes | None:

@@ -187,8 +187,11 @@ class Group(Protocol):
         """Break the group because a rank cannot be reached; return the error."""
         return self.fail((rank,), f"{how}; {where}")
 
-    def abandon(self, how: str) -> None:
-        """Break the group because this rank gives up; `how` follows "rank 1"."""
+    def abandon(self, how: str, error: BaseException | None = None) -> None:
+        """Break the group because this rank gives up; `how` follows "rank 1".
+
+        Where it does for an `error` that blames another rank, that is what all hear.
+        """
         self.fail((), how)
 
     @property

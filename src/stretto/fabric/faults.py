@@ -76,13 +76,19 @@ def lost_fault(rank: int, how: str, name: str = "") -> Fault:
     return Fault(error="PeerLost", text=text, blamed=(rank,))
 
 
-def left_fault(rank: int, doing: str, name: str = "") -> Fault:
-    """Return the fault of a rank that closed while others still needed it."""
+def left_fault(
+    rank: int, doing: str, name: str = "", after: Fault | None = None
+) -> Fault:
+    """Return the fault of a rank that closed while others still needed it.
+
+    Where it left `after` a fault, that is what is wrong, and whose fault it is.
+    """
     who = name or name_ranks([rank])
-    text = (
-        f"{who} closed its communicator and will not come to {doing}. "
-        "Make every rank call the same collectives before it closes"
-    )
+    text = f"{who} closed its communicator and will not come to {doing}"
+    if after is not None:
+        text += f", after a fault of another: {after.text}"
+        return Fault(error=after.error, text=text, blamed=after.blamed)
+    text += ". Make every rank call the same collectives before it closes"
     return Fault(error="PeerLost", text=text, blamed=(rank,))
 
 

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stretto.fabric.faults import Fault
-from stretto.fabric.messages import Abandoned, Prepare, Propose, Verdict
+from stretto.fabric.messages import (
+    Abandoned,
+    Departed,
+    Prepare,
+    Propose,
+    Verdict,
+)
 
 
 @dataclass(slots=True)
@@ -86,6 +92,11 @@ def abandoned(wanted: Propose, fault: Fault) -> Abandoned:
         text=fault.text,
         blamed=fault.blamed,
     )
+
+
+def said_fault(said: Abandoned | Departed | Verdict) -> Fault:
+    """Return the fault that a message tells of; where it tells of none, no error."""
+    return Fault(error=said.error, text=said.text, blamed=said.blamed)
 
 
 def ended_by(fault: Fault) -> Verdict:

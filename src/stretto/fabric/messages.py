@@ -84,6 +84,10 @@ class Departed(Message):
     """A member left in order."""
 
     identity: str
+    error: str = ""
+    """With the text and the blamed: the fault after which it left, if there was one."""
+    text: str = ""
+    blamed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,18 @@ class Leave(Message):
     """A member goes: orderly, or (with words for `failure`) because it failed."""
 
     failure: str
+    error: str = ""
+    """With the text and the blamed: the fault that it has heard of, if it has."""
+    text: str = ""
+    blamed: tuple[int, ...] = ()
+
+    def told_of(self, identity: str) -> Lost | Departed:
+        """Return what others are told of it."""
+        if self.failure:
+            return Lost(identity=identity, how=self.failure)
+        return Departed(
+            identity=identity, error=self.error, text=self.text, blamed=self.blamed
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from stretto.fabric.faults import Fault
-from stretto.fabric.generations import Generations
+from stretto.fabric.generations import Generations, said_fault
 from stretto.fabric.messages import (
     Abandoned,
     Came,
@@ -74,6 +74,8 @@ class WorldView:
     """All that it has heard of."""
     gone: dict[str, str] = field(default_factory=dict)
     """How members were lost; nothing for who left in order."""
+    after: dict[str, Fault] = field(default_factory=dict)
+    """The faults after which members left in order."""
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What members say of themselves."""
     hub_ended: bool = False
@@ -133,6 +135,8 @@ class WorldView:
             case Lost(identity=identity, how=how):
                 return self._lose(identity, how)
             case Departed(identity=identity):
+                if message.error:
+                    self.after.setdefault(identity, said_fault(message))
                 return self._lose(identity, "")
             case _:
                 assert_never(message)

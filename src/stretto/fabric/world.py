@@ -77,6 +77,8 @@ class World:
         self.generations = Generations()
         self.gone: dict[str, str] = {}
         """How members were lost, first things first; nothing for who left in order."""
+        self.farewells: dict[str, Lost | Departed] = {}
+        """What was told of those."""
         self.on_ask = on_ask
         """Told what somebody asks of members."""
         self.over: Fault | None = None
@@ -323,15 +325,13 @@ class World:
         if identity in self.gone:
             return []  # its last words have been heard
         match message:
-            case Leave(failure=""):
-                return self._depart(identity)
-            case Leave(failure=failure):
-                return self.lose(identity, failure)
-            case Say(said=said):
-                self._facts[identity] = said
-                return self._tell_all(Say(identity=identity, said=said))
-            case Errand(verb=verb, about=about, said=said):
-                asked = Errand(verb=verb, about=about, said=said, sender=identity)
+            case Leave(failure=how) as said:
+                return self.lose(identity, how) if how else self._depart(identity, said)
+            case Say(said=facts):
+                self._facts[identity] = facts
+                return self._tell_all(Say(identity=identity, said=facts))
+            case Errand(verb=verb, about=about, said=facts):
+                asked = Errand(verb=verb, about=about, said=facts, sender=identity)
                 self.on_ask(asked)
                 return self._tell_all(asked)
             case Propose() if self.is_complete:
@@ -346,12 +346,12 @@ class World:
         links = self.links() if self.is_complete else []
         return [Send(link=li, message=message) for li in links]
 
-    def _depart(self, identity: str) -> list[Action]:
+    def _depart(self, identity: str, said: Leave) -> list[Action]:
         if not self.is_complete:
             return self.lose(identity, "left before all had come")
         self.gone[identity] = ""
         text = f"{self._names([identity])} left while it was prepared"
-        told = Departed(identity=identity)
+        told = self.farewells[identity] = said.told_of(identity)
         actions = self._tell_gone(told, identity, Fault(error="PeerLost", text=text))
         return [*actions, Drop(link=self._link_of[identity])]
 

@@ -1,6 +1,7 @@
 """One process at a time makes what several want."""
 
 import os
+import signal
 import threading
 import time
 
@@ -102,6 +103,28 @@ def test_nobody_waits_for_ever_for_who_makes_it(tmp_path):
     """Whoever makes it may be stopped: the others then make it, too."""
     with caches.alone(tmp_path / "one.lock"):
         assert caches.once(tmp_path / "one", lambda: b"made", wait_s=0.1) == b"made"
+
+
+def test_nobody_waits_for_a_process_that_is_stopped(tmp_path, monkeypatch):
+    """Others would wait for whoever waits for it, and hear of nothing meanwhile."""
+    monkeypatch.setattr(caches, "_STANDSTILL_S", 0.1)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with caches.alone(tmp_path / "one.lock"):
+            os.write(writer, b"x")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    try:
+        os.read(reader, 1)
+        start = time.monotonic()
+        assert caches.once(tmp_path / "one", lambda: b"made") == b"made"
+        assert time.monotonic() - start < 20
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
 
 
 def test_where_nothing_can_be_kept_it_is_made(tmp_path):

@@ -111,7 +111,7 @@ class Alone(Group):
     def split(self, color, key):
         """Return no group."""
 
-    def abandon(self, how):
+    def abandon(self, how, error=None):
         """Keep what the others would hear."""
         self.abandoned = how
 

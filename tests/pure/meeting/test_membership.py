@@ -269,6 +269,20 @@ def test_after_a_fault_nothing_is_reported_again():
         peers.exchange({})
 
 
+def test_who_gives_up_for_the_fault_of_another_names_that_one():
+    """It has heard of it in a group that lies in this one, say."""
+    late = errors.CollectiveTimeout("rank 1 did not come")
+    for blamed, error, found in (
+        ((1,), "CollectiveTimeout", (1,)),
+        ((), "PeerLost", (2,)),
+    ):
+        late.blamed = blamed
+        host = FakeHost(Fault(error="PeerLost", text="x"))
+        group_of(host).abandon("raised it", late)
+
+        assert (error, found) == (host.said[0].error, host.said[0].blamed)
+
+
 def test_waits_are_short_once_a_member_has_closed():
     """It sends nothing more, so there is no need for the whole deadline."""
     theirs = Fault(error="PeerLost", text="x", blamed=(3,))

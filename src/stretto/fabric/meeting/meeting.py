@@ -67,8 +67,7 @@ class Meeting:
         """How long a rank may keep the others waiting."""
         self.is_held = False
         """Whether this process stays when its last group is closed: to stand by."""
-        self._connection = connection
-        self._launcher = launcher
+        self._connection, self._launcher = connection, launcher
         self._membership = Membership(view=WorldView(welcome=welcome))
         self._worlds: dict[int, PeerGroup] = {}
         self._groups: dict[str, PeerGroup] = {}
@@ -78,8 +77,7 @@ class Meeting:
         self._surveys: dict[str, int] = defaultdict(int)
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
-        self._closed = self.is_over = False
-        self._is_forked = False
+        self._closed = self.is_over = self._is_forked = False
         self._loop = Loop("stretto-watch")
         forget_in_children(self)
         processes = Processes(self._loop, self._has_ended)
@@ -94,7 +92,7 @@ class Meeting:
             self._watch()
         except BaseException:
             self._loop.close()
-            self.standing.processes.close()
+            self.standing.close()
             self._launcher, self._closed = None, True
             raise
 
@@ -139,9 +137,10 @@ class Meeting:
     def _open(self, group: Group, roster: Roster) -> PeerGroup:
         """Return a new group, which may be broken from birth."""
         with self._lock:
+            self.standing.parting = None  # it goes on
             peers = self._groups[group.name] = PeerGroup(group, self, roster)
-            for rank in self._membership.departed(group):
-                peers.mark_departed(rank)
+            for rank, after in self._membership.departed(group).items():
+                peers.mark_departed(rank, after)
             if (fault := self._membership.join(group)) is not None:
                 peers.break_(fault)
         return peers
@@ -215,6 +214,7 @@ class Meeting:
             if group.part_of is None:
                 self._worlds[group.generation] = peers
             self._forget_group(peers.group.name)
+            self.standing.parting = None
             peers.seat(group, self.standing.roster)
             self._groups[group.name] = peers
             if (fault := self._membership.join(group)) is not None:
@@ -238,8 +238,11 @@ class Meeting:
 
     def leave(self, peers: PeerGroup) -> None:
         """Forget a group; with the last one, leave the meeting."""
+        if peers.fault is not None:
+            fate = peers.group.fate.name
+            self.standing.parting = self.standing.settle(fate, peers.fault)
         known = self._forget_group(peers.group.name)
-        self._worlds = {g: one for g, one in self._worlds.items() if one is not peers}
+        self._worlds = {g: p for g, p in self._worlds.items() if p is not peers}
         if known is not None and not self._groups and not self.is_held:
             self.close()
 
@@ -258,7 +261,7 @@ class Meeting:
         with self._lock:
             if self._closed:
                 return
-            self.say(Leave(failure=failure))
+            self.say(self.standing.leave(failure))
             self._closed = True
             self._loop.stop()
         self._loop.join(1.0)
@@ -268,6 +271,7 @@ class Meeting:
         self._is_forked = self._closed = True
         self.on_end = lambda: None
         self._connection.close()
+        self.standing.last_words.close()
         for held in (*self.standing.processes.held, self._launcher):
             if held is not None:
                 with suppress(OSError):
@@ -289,8 +293,8 @@ class Meeting:
             self._closed = True
             self._connection.close()
             self._launcher = None
-            self.standing.processes.close()
-            self.is_over = self.standing.is_closed = True
+            self.standing.close()
+            self.is_over = True
             self._news.notify_all()
         self.on_end()
 
@@ -372,6 +376,9 @@ class Meeting:
             self._notice(view.Heard(message=lost))
 
     def _notice(self, event: view.Event, held: tuple[Descriptor, ...] = ()) -> None:
+        is_late = isinstance(event, view.Tick) and not self.standing.hub_ended
+        if is_late and wait_ready(self._connection, 0.0):
+            self._read_hub()  # its word may have come meanwhile
         with self._lock:
             self._do(self.standing.notice(event, held))
 
@@ -382,9 +389,9 @@ class Meeting:
                     case Break(group=group, fault=fault):
                         if group in self._groups:
                             self._groups[group].break_(fault)
-                    case MarkDeparted(group=group, rank=rank):
+                    case MarkDeparted(group=group, rank=rank, after=after):
                         if group in self._groups:
-                            self._groups[group].mark_departed(rank)
+                            self._groups[group].mark_departed(rank, after)
             self._news.notify_all()
             due = self.standing.next_deadline
         if due is not None:

@@ -39,6 +39,8 @@ class MarkDeparted:
 
     group: str
     rank: int
+    after: Fault | None = None
+    """The fault after which it left, if there was one."""
 
 
 Action = Break | MarkDeparted | Welcome | Prepare | Abandoned | Errand
@@ -62,13 +64,16 @@ class Membership:
         if not view.hub_ended or home not in view.gone:
             return None
         host, how = view.rank_of(home), view.gone[home]
-        fault = lost_fault(host, how) if how else left_fault(host, what)
+        after = view.after.get(home)
+        fault = lost_fault(host, how) if how else left_fault(host, what, after=after)
         text = f"{fault.text}; it hosted the rendezvous, which {what} needs"
         return replace(fault, text=text)
 
-    def departed(self, group: Group) -> list[int]:
-        """Return which ranks of a group have left in order."""
-        return [r for r, i in self._members(group) if self.view.gone.get(i) == ""]
+    def departed(self, group: Group) -> dict[int, Fault | None]:
+        """Return which ranks of a group left in order, and after which fault."""
+        view = self.view
+        who = self._members(group)
+        return {r: view.after.get(i) for r, i in who if view.gone.get(i) == ""}
 
     def join(self, group: Group) -> Fault | None:
         """Watch a group from now on; return the fault it was born with, if any."""
@@ -128,7 +133,9 @@ class Membership:
         for group in [g for g in self.groups.values() if not g.survives]:
             for rank, member in self._members(group.fate):
                 if member == identity and not how and rank in group.members:
-                    actions.append(MarkDeparted(group=group.name, rank=rank))
+                    after = self.view.after.get(identity)
+                    mark = MarkDeparted(group=group.name, rank=rank, after=after)
+                    actions.append(mark)
                 elif member == identity and how:
                     fault = lost_fault(rank, how, group.fate.name_ranks([rank]))
                     actions += self._break([group.name], fault)

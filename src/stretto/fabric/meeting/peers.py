@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import StrettoError
+from stretto.errors import CommunicationError, StrettoError
 from stretto.fabric.faults import Fault, left_fault, lost_fault
 from stretto.fabric.meeting.groups import Group, Roster, part_of
 from stretto.fabric.meeting.messages import Report
@@ -87,7 +87,7 @@ class PeerGroup:
         in a collective for this rank then sees that it is elsewhere."""
         self._host = host
         self._cell: NDArray[np.int64] = np.zeros(1, np.int64)
-        self._departed: set[int] = set()
+        self._departed: dict[int, Fault | None] = {}
         self._fault: Fault | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -207,9 +207,15 @@ class PeerGroup:
         for tell in self.on_exchange:
             tell(self._exchanges, tag)
 
-    def abandon(self, how: str) -> None:
-        """Break the group because this rank gives up; `how` follows "rank 1"."""
-        if self._fault is None:
+    def abandon(self, how: str, error: BaseException | None = None) -> None:
+        """Break the group because this rank gives up; `how` follows "rank 1".
+
+        An `error` that blames others, of a group that lies in this one, say, is what
+        is wrong here, too.
+        """
+        if isinstance(error, CommunicationError) and error.blamed:
+            self.declare(Fault.of(error))
+        elif self._fault is None:
             rank, fate = self.roster.rank, self.group.fate
             self._settle(lost_fault(rank, how, fate.name_ranks([rank])))
 
@@ -219,7 +225,8 @@ class PeerGroup:
         if self._fault is None:
             name = self.group.name_ranks([world])
             if world in self._departed:
-                self._settle(left_fault(world, where, name))
+                after = self._departed[world]
+                self._settle(left_fault(world, where, name, after))
             else:
                 self._settle(lost_fault(world, f"{self._on(world)}{how}", name))
         return self.fail((rank,), where)
@@ -263,7 +270,10 @@ class PeerGroup:
         return fault.to_error()  # a mismatch says of every rank where it is
 
     def _settle(self, fault: Fault) -> None:
-        """Report a fault, and wait for the hub to say whose was the first."""
+        """Report a fault, and wait for the hub to say whose was the first.
+
+        A hub that hangs says nothing. Then the others of this host are asked.
+        """
         fate = self.group.fate
         report = Report(
             group=fate.name,
@@ -275,7 +285,7 @@ class PeerGroup:
         )
         self._host.say(report)
         if not self._ended.wait(VERDICT_S):
-            self.break_(fault)
+            self.break_(self.standing.settle(fate.name, fault))
 
     def _judge(self, waiting_for: Sequence[int], where: str, mismatch: str) -> Fault:
         if mismatch:
@@ -283,8 +293,9 @@ class PeerGroup:
             return Fault(error="CollectiveMismatch", text=text)
         blamed = tuple(self.group.members[r] for r in waiting_for)
         if self._departed:
-            gone = min(self._departed & set(blamed) or self._departed)
-            return left_fault(gone, where, self.group.name_ranks([gone]))
+            gone = min(self._departed.keys() & set(blamed) or self._departed)
+            name, after = self.group.name_ranks([gone]), self._departed[gone]
+            return left_fault(gone, where, name, after)
         if not waiting_for:
             return Fault(error="CommunicatorBroken", text=where)
         text = (
@@ -317,9 +328,9 @@ class PeerGroup:
         for wake in list(self.on_break):
             wake()
 
-    def mark_departed(self, rank: int) -> None:
+    def mark_departed(self, rank: int, after: Fault | None = None) -> None:
         """Note that a rank closed in order: what it sent is there, no more comes."""
         if rank in self.group.members:
-            self._departed.add(rank)
+            self._departed[rank] = after
             self._asked_s = max(self._asked_s, self.deadline_s)
             self.deadline_s = min(self.deadline_s, DEPARTED_S)

@@ -15,12 +15,15 @@ from typing import Any
 
 from stretto.errors import CollectiveTimeout, RendezvousError
 from stretto.fabric.faults import Fault
+from stretto.fabric.generations import said_fault
 from stretto.fabric.loop import LONGEST_WAIT_S, Loop
 from stretto.fabric.meeting.groups import Group, Roster, world
+from stretto.fabric.meeting.last_words import LastWords
 from stretto.fabric.meeting.membership import Break, MarkDeparted, Membership
 from stretto.fabric.messages import (
     Abandoned,
     Errand,
+    Leave,
     Prepare,
     Propose,
     Ready,
@@ -29,7 +32,7 @@ from stretto.fabric.messages import (
     Welcome,
 )
 from stretto.fabric.process import open_pidfd
-from stretto.fabric.view import Event, WorldView
+from stretto.fabric.view import Event, Heard, HubEnded, Tick, WorldView
 from stretto.fabric.wire import Descriptor
 
 FENCE_S = 5.0
@@ -125,8 +128,10 @@ class Standing:
         """Whether one that stands by, and says this of itself, may become a rank."""
         self.dismissed: set[str] = set()
         """Who is to be replaced although it is here: it counts as lost."""
-        self.processes = processes
+        self.processes, self.last_words = processes, LastWords()
         self.is_closed = False
+        self.parting: Fault | None = None
+        """What broke the group that this process left last, if nothing followed it."""
         self._membership, self._view = membership, membership.view
         self._news, self._say = news, say
         self._first = self._view.welcome.generation
@@ -193,6 +198,11 @@ class Standing:
         return self._over is not None or self.is_closed or self._view.hub_ended
 
     @property
+    def hub_ended(self) -> bool:
+        """Whether the connection to the hub has ended."""
+        return self._view.hub_ended
+
+    @property
     def is_done(self) -> bool:
         """Whether all ranks have left in order: there is nothing more to do."""
         return all(self.gone.get(i) == "" for i in self.identities)
@@ -213,12 +223,30 @@ class Standing:
             rank = welcome.identities.index(self.identity)
             hosts, names = welcome.hosts, welcome.names
             self.roster = Roster(rank=rank, hosts=hosts, host_names=names)
-        self.processes.watch(welcome, held, self.identity, self._view)
+        pidfds = held[: len(welcome.watched)]
+        if len(held) > len(pidfds) and self.last_words.file is None:
+            self.last_words = LastWords(held[-1])
+        self.processes.watch(welcome, pidfds, self.identity, self._view)
 
     def notice(
         self, event: Event, held: tuple[Descriptor, ...] = ()
     ) -> list[Break | MarkDeparted]:
-        """Take an event of the world; return what becomes of groups."""
+        """Take an event of the world; return what becomes of groups.
+
+        Before somebody is taken for lost, we look at what was said for the hub.
+        """
+        found: list[Break | MarkDeparted] = []
+        if isinstance(event, Tick | HubEnded) or self._view.hub_ended:
+            for words in self.last_words.hear():
+                if isinstance(words, Verdict):
+                    found += self._membership.judge(words.group, said_fault(words))
+                else:
+                    found += self._take(Heard(message=words), ())
+        return found + self._take(event, held)
+
+    def _take(
+        self, event: Event, held: tuple[Descriptor, ...]
+    ) -> list[Break | MarkDeparted]:
         found: list[Break | MarkDeparted] = []
         for action in self._membership.on(event, time.monotonic()):
             match action:
@@ -241,9 +269,29 @@ class Standing:
 
     def judge(self, verdict: Verdict) -> list[Break]:
         """Take the hub's word that ends a group, or the world."""
-        fault = Fault(error=verdict.error, text=verdict.text, blamed=verdict.blamed)
+        fault = said_fault(verdict)
         self._over = self._over if verdict.group else fault
         return self._membership.judge(verdict.group, fault)
+
+    def settle(self, group: str, fault: Fault) -> Fault:
+        """Return the first verdict of this host on a group, where the hub is silent."""
+        with self._news:
+            return self.last_words.settle(group, fault)
+
+    def leave(self, failure: str) -> Leave:
+        """Return what to tell the hub when this process goes; say it here, too."""
+        after = self.parting or Fault(error="", text="")
+        said = Leave(
+            failure=failure, error=after.error, text=after.text, blamed=after.blamed
+        )
+        self.last_words.say(said.told_of(self.identity))
+        return said
+
+    def close(self) -> None:
+        """Give back what it holds; it hears nothing any more."""
+        self.processes.close()
+        self.last_words.close()
+        self.is_closed = True
 
     def _prepare(self, prepare: Prepare) -> None:
         """Prepare for a generation, and tell the hub, unless that is said later."""

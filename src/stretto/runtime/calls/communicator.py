@@ -326,7 +326,7 @@ class Communicator(ElasticRunner):
         try:
             return type(self)(group, profiles=self._profiles)
         except BaseException as e:
-            group.abandon(f"raised {type(e).__name__}: {e}"[:1000])
+            group.abandon(f"raised {type(e).__name__}: {e}"[:1000], e)
             group.close()
             raise
 
@@ -360,7 +360,7 @@ class Communicator(ElasticRunner):
         if error is not None:
             advise(error)
         if error is not None and not self._closed:
-            self._group.abandon(f"raised {type(error).__name__}: {error}")
+            self._group.abandon(f"raised {type(error).__name__}: {error}", error)
         self.close()
 
 

@@ -35,7 +35,8 @@ from stretto.fabric.loop import Loop, Timer
 from stretto.fabric.meeting import messages
 from stretto.fabric.meeting.hosting.ends import Closing, Entrance, RankEnd
 from stretto.fabric.meeting.hosting.rendezvous import Rendezvous
-from stretto.fabric.messages import Verdict
+from stretto.fabric.meeting.last_words import LastWords
+from stretto.fabric.messages import Verdict, Welcome
 from stretto.fabric.patience import CLOSING_S, MOST_STRANGERS, STRANGER_S
 from stretto.fabric.porch import Entry
 from stretto.fabric.process import most_descriptors, peer_uid, uid_refusal
@@ -65,6 +66,8 @@ class Hub:
         self.loop = Loop("stretto-hub")
         """Others may be served here, too."""
         self._tick: Timer | None = None
+        self._last_words = LastWords.new()
+        machine.settle = self._last_words.settle
         self._explain = explain
         self._entrances: list[Entrance] = []
         self._links: dict[int, _Link] = {}
@@ -272,6 +275,8 @@ class Hub:
                 continue
             match action:
                 case Send(message=message, descriptors=held):
+                    if held and isinstance(message, Welcome):
+                        held = self._last_words.with_file(held)
                     try:
                         link.connection.post(messages.to_body(message), held)
                     except (OSError, ValueError):
@@ -312,6 +317,7 @@ class Hub:
         self._links.clear()
         for relay in self._relays:
             relay.close()
+        self._last_words.close()
         self.loop.close()
 
     def _close_link(self, link: _Link) -> None:
@@ -330,6 +336,7 @@ class Hub:
                     link.connection.close()
             for relay in self._relays:
                 relay.close()
+            self._last_words.close()
 
 
 class Listener:

@@ -25,6 +25,7 @@ from stretto.fabric.forks import forget_in_children
 from stretto.fabric.hosts import host_name
 from stretto.fabric.loop import Loop
 from stretto.fabric.meeting import messages
+from stretto.fabric.meeting.last_words import LastWords
 from stretto.fabric.meeting.messages import Beat, Cut, Offer, Result, Via
 from stretto.fabric.messages import Hello, Lost, Verdict, Welcome
 from stretto.fabric.patience import CLOSING_S
@@ -91,7 +92,7 @@ class Relay:
         self._members: dict[str, tuple[str, ...]] = {}
         """Who the members of each group are, in its order."""
         self._rosters: dict[int, tuple[str, ...]] = {}
-        self._home = ""
+        self._home, self._last_words = "", LastWords.new()
         self.loop = Loop("stretto-relay")
         self._entry: Entry | None = Entry(self.loop, listener, self._take)
         # Whoever has this connection has proved himself to the hub's door: no stranger.
@@ -275,7 +276,7 @@ class Relay:
             return (), {**body, "watched": []}
         watched = [rank for rank, one in enumerate(order) if one in near]
         held = tuple(near[order[rank]][0] for rank in watched)
-        return held, {**body, "watched": watched}
+        return self._last_words.with_file(held), {**body, "watched": watched}
 
     def _with_descriptors(
         self, identity: str, group: str, body: dict[str, Any]
@@ -323,6 +324,7 @@ class Relay:
             self._upstream.close()
         for number in list(self._near):
             self._drop(number)
+        self._last_words.close()
         self.loop.close()
 
     def forget(self) -> None:
@@ -332,3 +334,4 @@ class Relay:
         self._upstream.close()
         for near in self._near.values():
             near.connection.close()
+        self._last_words.close()

@@ -9,7 +9,7 @@ made in. Times are seconds of any clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stretto.fabric.events import (
     Action,
@@ -20,10 +20,11 @@ from stretto.fabric.events import (
     Send,
 )
 from stretto.fabric.faults import Fault, left_fault, left_out_fault, lost_fault
+from stretto.fabric.generations import said_fault
 from stretto.fabric.meeting.groups import is_sound
 from stretto.fabric.meeting.hosting.gathering import Gathering
 from stretto.fabric.meeting.messages import Offer, Report
-from stretto.fabric.messages import Verdict
+from stretto.fabric.messages import Departed, Verdict
 from stretto.fabric.world import World
 
 
@@ -36,6 +37,8 @@ class Rendezvous:
         self._gatherings: dict[str, Gathering] = {}
         self._broken: dict[str, Fault] = {}
         self.rank_of = self.world.rank_of
+        self.settle: Callable[[str, Fault], Fault] = lambda group, fault: fault
+        """Returns the first verdict on a group, where others may have found one."""
 
     @property
     def fault(self) -> Fault | None:
@@ -138,7 +141,7 @@ class Rendezvous:
         absent = gone.keys() & set(gathering.missing)
         if absent and not gathering.survives:
             text = f"{gathering.tag} of {offer.group}"
-            return self._fail(gathering, left_fault(min(absent), text))
+            return self._fail(gathering, self._left(min(absent), gathering, text))
         return self._finish(gathering)
 
     def _gone(self, members: Iterable[int], generation: int) -> dict[int, str]:
@@ -148,6 +151,13 @@ class Rendezvous:
         gone = self.world.gone
         who = zip(members, identities, strict=True)
         return {rank: gone[i] for rank, i in who if i in gone}
+
+    def _left(self, rank: int, gathering: Gathering, text: str) -> Fault:
+        """Return the fault of a member that left before it came to an exchange."""
+        (who,) = self.world.generations.identities([rank], gathering.generation)
+        said = self.world.farewells.get(who)
+        after = said_fault(said) if isinstance(said, Departed) and said.error else None
+        return left_fault(rank, text, after=after)
 
     def _finish(self, gathering: Gathering) -> list[Action]:
         """End an exchange once all have come that it waits for."""
@@ -177,8 +187,8 @@ class Rendezvous:
             elif how and rank in gathering.members:
                 self._gatherings.pop(name, None)
             elif not how and rank in gathering.missing:
-                fault = left_fault(rank, f"{gathering.tag} of {name}")
-                actions += self._fail(gathering, fault)
+                text = f"{gathering.tag} of {name}"
+                actions += self._fail(gathering, self._left(rank, gathering, text))
         return actions
 
     def _renew(self) -> None:
@@ -207,7 +217,9 @@ class Rendezvous:
         self, group: str, generation: int, members: Iterable[int], fault: Fault
     ) -> list[Action]:
         """End one group and its parts; the first fault is what everybody hears."""
-        fault = self._broken.setdefault(group, fault)
+        if group not in self._broken:
+            self._broken[group] = self.settle(group, fault)
+        fault = self._broken[group]
         for name, gathering in list(self._gatherings.items()):
             if group in (name, gathering.fate):
                 del self._gatherings[name]
