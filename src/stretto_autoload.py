@@ -1,14 +1,15 @@
-"""What `import torch` calls, by its entry point: the backend "stretto" is then known.
+"""What others call by entry points: `import torch`, vLLM and SGLang.
 
 It is no part of the package, so that whatever is missing there, or broken, cannot keep
 anybody from importing torch. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from calling.
+An engine has stretto only where it is named: VLLM_PLUGINS or SGLANG_PLUGINS=stretto.
 """
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["register"]
+__all__ = ["register", "sglang_hooks", "vllm_platform"]
 
 
 def register() -> None:
@@ -28,3 +29,33 @@ def register() -> None:
             "install stretto again, or uninstall it",
             *(type(e).__name__, e),
         )
+
+
+def vllm_platform() -> str | None:
+    """Return the path of our platform for vLLM, or None: nobody asked, or no CUDA."""
+    if not _named("VLLM_PLUGINS"):
+        return None
+    from vllm.platforms import cuda_platform_plugin
+
+    if cuda_platform_plugin() is None:
+        import logging
+
+        logging.getLogger("stretto").warning(
+            "VLLM_PLUGINS names stretto, whose communicator is for CUDA; vLLM finds no "
+            "CUDA device, so it takes its own"
+        )
+        return None
+    return "stretto.torch.serving.vllm_engine.StrettoPlatform"
+
+
+def sglang_hooks() -> None:
+    """Put our all_reduce where SGLang makes its own, if SGLANG_PLUGINS names us."""
+    if _named("SGLANG_PLUGINS"):
+        from stretto.torch.serving.sglang_engine import hook
+
+        hook()
+
+
+def _named(variable: str) -> bool:
+    """Return whether stretto is asked for: engines call all where nothing is set."""
+    return "stretto" in [one.strip() for one in os.environ.get(variable, "").split(",")]

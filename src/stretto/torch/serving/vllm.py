@@ -1,8 +1,7 @@
 """The shapes of vLLM: its device communicator, and its custom all_reduce.
 
-A platform plugin names the first in `get_device_communicator_cls()`:
-"stretto.torch.serving.vllm.StrettoDeviceCommunicator". The second stands where
-`CustomAllreduce` does. Neither needs vLLM to be installed.
+The first is for a platform of one's own, the second stands where `CustomAllreduce`
+does. Neither needs vLLM to be installed; `.vllm_engine` is for vLLM as it is.
 """
 
 from __future__ import annotations
@@ -31,6 +30,9 @@ class StrettoDeviceCommunicator:
         device: torch.device | None = None,
         device_group: Any = None,
         unique_name: str = "",
+        global_ranks: list[int] | None = None,
+        global_world_size: int | None = None,
+        use_all2all: bool = False,
         **unknown: Any,
     ) -> None:
         """Join the group's ranks (collective)."""
@@ -97,6 +99,16 @@ class StrettoDeviceCommunicator:
         part = operators.reduce_scatter_v(turned, sizes, "sum", self._name)
         return part.movedim(0, dim).contiguous()
 
+    def reduce_scatterv_into_output(
+        self,
+        input_: Tensor,
+        output: Tensor,
+        dim: int = -1,
+        sizes: list[int] | None = None,
+    ) -> Tensor:
+        """Return `output`, filled with this rank's places of the sum."""
+        return output.copy_(self.reduce_scatterv(input_, dim, sizes))
+
     def gather(self, input_: Tensor, dst: int = 0, dim: int = -1) -> Tensor | None:
         """Return everybody's tensors, joined along an axis, at one rank; else None."""
         turned = input_.movedim(dim, 0)
@@ -144,16 +156,42 @@ class StrettoDeviceCommunicator:
 
     def dispatch(self, hidden_states: Tensor, *given: Any, **options: Any) -> Any:
         """Return what came, in the forms that vLLM has had."""
-        rest = [*given, *(v for v in options.values() if isinstance(v, Tensor))]
+        rest = [*given, *options.values()]
         tensors = [one for one in rest if isinstance(one, Tensor)]
-        extra = options.get("extra_tensors")
-        return _all_of(hidden_states, *tensors, extra)
+        lists = [one for one in rest if isinstance(one, list)]
+        return _all_of(hidden_states, *tensors, lists[0] if lists else None)
 
     def combine(
         self, hidden_states: Tensor, is_sequence_parallel: bool = False
     ) -> Tensor:
         """Return what came."""
         return hidden_states
+
+    def combine_into_output(
+        self, hidden_states: Tensor, output: Tensor, is_sequence_parallel: bool = False
+    ) -> Tensor:
+        """Return `output`, filled with what came."""
+        return output.copy_(self.combine(hidden_states, is_sequence_parallel))
+
+    def allocate_combine_input(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        is_sequence_parallel: bool = False,
+    ) -> Tensor | None:
+        """Return None: no tensor is better placed here than another."""
+        return None
+
+    def get_symmetric_memory_buffer(
+        self,
+        role: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Tensor | None:
+        """Return None, as `allocate_combine_input`."""
+        return None
 
 
 def _all_of(*given: Any) -> tuple[Any, ...]:
@@ -168,6 +206,7 @@ class CustomAllreduce(PeerAllReduce):
         group: Any,
         device: int | str | torch.device,
         max_size: int = MOST_BYTES,
+        *sizes: Any,
         symm_mem_enabled: bool = False,
         **unknown: Any,
     ) -> None:
@@ -185,6 +224,18 @@ class CustomAllreduce(PeerAllReduce):
     ) -> Tensor:
         """Return the sum, in `out` or a new tensor."""
         return operators.all_reduce(inp, "sum", self._name, out=out)
+
+    def custom_all_gather(self, inp: Tensor) -> Tensor | None:
+        """Return everybody's rows, or None when another way has to be taken."""
+        if not self.should_custom_ar(inp):
+            return None
+        return operators.all_gather(inp.contiguous(), self._name)
+
+    def custom_reduce_scatter(self, inp: Tensor) -> Tensor | None:
+        """Return this rank's rows of the sum, or None as `custom_all_gather`."""
+        if not self.should_custom_ar(inp) or inp.shape[0] % self.world_size:
+            return None
+        return operators.reduce_scatter(inp.contiguous(), "sum", self._name)
 
     def custom_all_reduce(self, input: Tensor) -> Tensor | None:  # noqa: A002
         """Return the sum, a new tensor, or None when another way has to be taken."""
