@@ -94,6 +94,28 @@ def serve(args: argparse.Namespace) -> None:
         raise
 
 
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what vLLM is given, alike for all engines but for what theirs is."""
+    batches = sorted({1, 2, 4, 8, 16, 32, 64} | set(args.batches))
+    return {
+        "model": args.model,
+        "skip_tokenizer_init": True,
+        "load_format": "dummy",
+        "generation_config": "vllm",
+        "dtype": "bfloat16",
+        "seed": 0,
+        "tensor_parallel_size": args.ranks,
+        "distributed_executor_backend": "mp",
+        "max_model_len": 1024,
+        "max_num_seqs": max(batches),
+        "enable_prefix_caching": False,
+        "gpu_memory_utilization": args.memory,
+        "kv_cache_memory_bytes": KV_BYTES,
+        "compilation_config": {"cudagraph_capture_sizes": batches},
+        **ENGINES[args.engine][1],
+    }
+
+
 def _serve(args: argparse.Namespace, door: Connection) -> None:
     began = time.perf_counter()
     import vllm
@@ -101,24 +123,7 @@ def _serve(args: argparse.Namespace, door: Connection) -> None:
     from vllm.platforms import current_platform
 
     made = time.perf_counter()
-    batches = sorted({1, 2, 4, 8, 16, 32, 64} | set(args.batches))
-    llm = LLM(
-        model=args.model,
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        generation_config="vllm",
-        dtype="bfloat16",
-        seed=0,
-        tensor_parallel_size=args.ranks,
-        distributed_executor_backend="mp",
-        max_model_len=1024,
-        max_num_seqs=max(batches),
-        enable_prefix_caching=False,
-        gpu_memory_utilization=args.memory,
-        kv_cache_memory_bytes=KV_BYTES,
-        compilation_config={"cudagraph_capture_sizes": batches},
-        **ENGINES[args.engine][1],
-    )
+    llm = LLM(**given(args))
     door.send(
         {
             "vllm": vllm.__version__,
