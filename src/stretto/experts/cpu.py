@@ -168,7 +168,7 @@ class CpuExperts:
     # Dispatch.
 
     def dispatch(
-        self, rows: Callable[[], tuple[NDArray[Any], Table, NDArray[np.float32]]],
+        self, rows: Callable[[], tuple[Any, Table, NDArray[np.float32]]],
         *, background: bool = False,
     ) -> _Pending:  # fmt: skip
         """Start a dispatch of what a function returns, or refuses: x, ids, weights."""
@@ -218,10 +218,10 @@ class CpuExperts:
             )
         return routing
 
-    def _quantised(
-        self, x: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+    def _quantised(self, x: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         g = self.geometry
+        if isinstance(x, tuple):  # fp8 already
+            return x
         return quantised(x, g.dtype, g.quantise) if g.quantise else (x, None)
 
     def _received(

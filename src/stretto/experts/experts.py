@@ -22,12 +22,17 @@ __all__ = ["Dispatched", "Experts", "Underway"]
 class _Library(Protocol):
     """How arrays of a library are read and made."""
 
+    raw: Any
+    """Its type of a byte."""
+
     def made(self, array: NDArray[Any], dtype: str) -> Any:
         """Return an array of that library, of our elements."""
 
 
 class _Numpy:
     """NumPy's own arrays: what it lacks is raw bits."""
+
+    raw = np.uint8
 
     def made(self, array: NDArray[Any], dtype: str) -> Any:
         return array.view(np.float16) if dtype == "float16" else array
@@ -100,6 +105,8 @@ class Experts:
         `blocks` and `threads` may be said.
         """
         self.comm, self.check = comm, check
+        self.distinct = False
+        """Whether a token that names an expert twice is refused, on CPUs."""
         refused, geometry = "", None
         try:
             geometry = Geometry.of(
@@ -131,7 +138,8 @@ class Experts:
 
         `x` is T x hidden, `ids` T x top_k experts, -1 for none; an expert may be there
         twice. `weights`, T x top_k, go with them. T is each rank's own, from 0 to
-        max_tokens.
+        max_tokens. Where rows are quantised, on CPUs, `x` may be a pair: rows that are
+        fp8 already, and their scales.
         """
         if self.on_gpu:
             return self.engine.dispatch(x, ids, weights)
@@ -216,10 +224,14 @@ class Experts:
 
     def _tokens(
         self, x: Any, ids: Any, weights: Any
-    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float32]]:
+    ) -> tuple[Any, NDArray[np.int64], NDArray[np.float32]]:
         g, where = self.geometry, f"rank {self.comm.rank}: dispatch"
-        rows = self._elements(x, f"{where}: x", (None, g.hidden))
-        tokens = rows.shape[0]
+        if isinstance(x, tuple):
+            rows: Any = self._made_fp8(x, where)
+            tokens = int(rows[0].shape[0])
+        else:
+            rows = self._elements(x, f"{where}: x", (None, g.hidden))
+            tokens = int(rows.shape[0])
         if tokens > g.max_tokens:
             raise CallError(
                 f"{where}: {tokens} tokens; want at most max_tokens={g.max_tokens}"
@@ -231,6 +243,8 @@ class Experts:
                 f"numbers, {tokens} x {g.top_k}"
             )
         plain = np.ascontiguousarray(chosen, np.int64)
+        if self.distinct:
+            _require_distinct(plain, where)
         if weights is None:
             return rows, plain, np.ones(plain.shape, np.float32)
         return rows, plain, _weights(weights, f"{where}: weights", plain.shape)
@@ -255,6 +269,27 @@ class Experts:
         if weights is not None:
             of = _weights(weights, f"{where}: weights", of.shape)
         return plain, of, g.dtype
+
+    def _made_fp8(self, x: tuple[Any, ...], where: str) -> tuple[NDArray[Any], ...]:
+        """Return rows that came as fp8, and their scales."""
+        g = self.geometry
+        if not g.quantise or len(x) != 2:
+            raise CallError(
+                f"{where}: x of {len(x)} arrays with quantise={g.quantise or None!r}; "
+                "want one, or fp8 rows and their scales where rows are quantised"
+            )
+        views = [host_view(_bytes(x[0]), f"{where}: x"), host_view(x[1], f"{where}: x")]
+        (rows, kind), (scales, of_scales) = views
+        wide = g.scale_bytes // 4
+        if (rows.ndim, scales.ndim) != (2, 2) or (
+            (kind, rows.shape[1], of_scales, scales.shape)
+            != ("uint8", g.hidden, "float32", (rows.shape[0], wide))
+        ):
+            raise CallError(
+                f"{where}: x of shape {rows.shape} {kind} and {scales.shape} "
+                f"{of_scales}; want T x {g.hidden} fp8 and T x {wide} float32"
+            )
+        return np.ascontiguousarray(rows), np.ascontiguousarray(scales)
 
     def _elements(
         self, given: Any, what: str, shape: tuple[int | None, ...]
@@ -283,6 +318,25 @@ def _weights(given: Any, what: str, shape: tuple[int, ...]) -> NDArray[np.float3
     return np.ascontiguousarray(view)
 
 
+def _bytes(given: Any) -> Any:
+    """Return fp8 elements as raw bytes, which every library has."""
+    if str(getattr(given, "dtype", "")).endswith("float8_e4m3fn"):
+        return given.view(_library(given).raw)
+    return given
+
+
+def _require_distinct(ids: NDArray[np.int64], where: str) -> None:
+    """Refuse a token that names an expert twice."""
+    ordered = np.sort(ids, axis=1)
+    twice = np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
+    if twice.size:
+        t, j = twice[0]
+        raise CallError(
+            f"{where}: ids[{t}] has expert {ordered[t, j]} twice; want different "
+            "experts where each has room for a row of every token"
+        )
+
+
 def _follows(*given: Any) -> bool:
     """Whether autograd follows any of these."""
     if not any(getattr(one, "requires_grad", False) for one in given):
@@ -294,6 +348,7 @@ def _follows(*given: Any) -> bool:
 
 def _library(given: Any) -> _Library:
     """Return how results are made for who passes such arrays."""
+    given = given[0] if isinstance(given, tuple) and given else given
     if type(given).__module__ == "torch" or hasattr(given, "data_ptr"):
         from stretto.experts import tensors
 

@@ -18,7 +18,8 @@ from stretto.arrays import host_view
 from stretto.errors import CallError
 from stretto.experts.elements import STORED
 
-__all__ = ["LIBRARY", "TorchTensors", "combined", "dispatched", "wants_gradients"]
+__all__ = ["LIBRARY", "TorchTensors", "combined", "dispatched", "returned_weights",
+           "wants_gradients"]  # fmt: skip
 
 _RAW = {
     "bfloat16": torch.bfloat16,
@@ -30,6 +31,8 @@ _RAW = {
 
 class TorchTensors:
     """Results as tensors, which share the memory of arrays."""
+
+    raw = torch.uint8
 
     def made(self, array: NDArray[Any], dtype: str) -> Any:
         """Return a tensor of our elements."""
@@ -92,8 +95,7 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
         if ctx.needs_input_grad[0]:
             x = _summed(ep, received, of_rows, ep.geometry.dtype)
         if ctx.needs_input_grad[1]:
-            places = np.arange(len(of_weights)).reshape(-1, 1)
-            weights = _summed(ep, received, of_weights, "float32", places)
+            weights = returned_weights(ep, received, of_weights)
         return x, weights, None, None, None
 
 
@@ -129,6 +131,12 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
         of_weights = torch.zeros_like(weights)
         of_weights[chosen] = dots[places[chosen]]
         return of_rows, of_weights, None, None
+
+
+def returned_weights(ep: Any, received: Any, weights: Tensor) -> Tensor:
+    """Return the sums of what each rank has for a token's choices: T x top_k."""
+    places = np.arange(len(weights)).reshape(-1, 1)
+    return _summed(ep, received, weights, "float32", places)
 
 
 def _summed(
