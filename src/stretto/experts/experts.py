@@ -13,6 +13,7 @@ from stretto.errors import CallError, StrettoError
 from stretto.experts.cpu import CpuExperts, ReceivedRows
 from stretto.experts.elements import STORED
 from stretto.experts.geometry import Geometry, unlike
+from stretto.experts.names import named
 from stretto.experts.proof import check_received
 from stretto.runtime.calls import Communicator
 
@@ -132,6 +133,8 @@ class Experts:
         else:
             self.engine = CpuExperts(comm, geometry)
         """What runs both operations."""
+        self.name = named(self)
+        """What compiled code knows it by."""
 
     def dispatch(self, x: Any, ids: Any, weights: Any = None) -> Any:
         """Give each token to the ranks of its experts (collective).
@@ -143,6 +146,11 @@ class Experts:
         """
         if self.on_gpu:
             return self.engine.dispatch(x, ids, weights)
+        if _is_tensor(x):
+            from stretto.experts import operators
+
+            if operators.in_graph():
+                return operators.dispatched(self, x, ids, weights)
         if _follows(x, weights):
             from stretto.experts.tensors import dispatched
 
@@ -176,7 +184,7 @@ class Experts:
 
         return Underway(finish)
 
-    def combine(self, rows: Any, sent: Dispatched, weights: Any = None) -> Any:
+    def combine(self, rows: Any, sent: Any, weights: Any = None) -> Any:
         """Give each token the sum of its experts' rows (collective): T x hidden.
 
         `rows` lie as those of the dispatch. In layout "expert" each is multiplied by
@@ -186,6 +194,11 @@ class Experts:
         """
         if self.on_gpu:
             return self.engine.combine(rows, sent, weights)
+        if _is_tensor(rows):
+            from stretto.experts import operators
+
+            if operators.in_graph():
+                return operators.combined(self, rows, sent, weights)
         if weights is None and _follows(rows, getattr(sent, "weights", None)):
             from stretto.experts.tensors import combined
 
@@ -346,10 +359,14 @@ def _follows(*given: Any) -> bool:
     return wants_gradients(*given)
 
 
+def _is_tensor(given: Any) -> bool:
+    return type(given).__module__ == "torch" or hasattr(given, "data_ptr")
+
+
 def _library(given: Any) -> _Library:
     """Return how results are made for who passes such arrays."""
     given = given[0] if isinstance(given, tuple) and given else given
-    if type(given).__module__ == "torch" or hasattr(given, "data_ptr"):
+    if _is_tensor(given):
         from stretto.experts import tensors
 
         return tensors.LIBRARY
