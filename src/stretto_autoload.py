@@ -2,14 +2,15 @@
 
 It is no part of the package, so that whatever is missing there, or broken, cannot keep
 anybody from importing torch. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from calling.
-An engine has stretto only where it is named: VLLM_PLUGINS or SGLANG_PLUGINS=stretto.
+An engine has stretto only where it is named: VLLM_PLUGINS or SGLANG_PLUGINS=stretto;
+DeepEP's interface by stretto for `import deep_ep` where they name stretto_deep_ep.
 """
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["register", "sglang_hooks", "vllm_platform"]
+__all__ = ["deep_ep", "register", "sglang_hooks", "vllm_platform"]
 
 
 def register() -> None:
@@ -56,6 +57,16 @@ def sglang_hooks() -> None:
         hook()
 
 
-def _named(variable: str) -> bool:
-    """Return whether stretto is asked for: engines call all where nothing is set."""
-    return "stretto" in [one.strip() for one in os.environ.get(variable, "").split(",")]
+def deep_ep() -> None:
+    """Be `deep_ep` in this process, if VLLM_PLUGINS or SGLANG_PLUGINS says so."""
+    if any(
+        _named(one, "stretto_deep_ep") for one in ("VLLM_PLUGINS", "SGLANG_PLUGINS")
+    ):
+        from stretto.experts.deep_ep import install
+
+        install()
+
+
+def _named(variable: str, name: str = "stretto") -> bool:
+    """Return whether a name is asked for: engines call all where nothing is set."""
+    return name in [one.strip() for one in os.environ.get(variable, "").split(",")]

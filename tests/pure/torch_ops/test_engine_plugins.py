@@ -50,6 +50,24 @@ def test_an_engine_that_does_not_name_stretto_keeps_its_own(monkeypatch, vllm, n
 
     assert stretto_autoload.vllm_platform() is None
     assert stretto_autoload.sglang_hooks() is None
+    stretto_autoload.deep_ep()
+    assert "deep_ep" not in sys.modules
+
+
+@pytest.mark.parametrize("variable", ["VLLM_PLUGINS", "SGLANG_PLUGINS"])
+def test_deep_ep_is_ours_where_it_is_named(monkeypatch, variable):
+    """And nowhere else: stretto alone does not name it."""
+    for name in ("deep_ep", "deep_ep.utils"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv(variable, "stretto")
+    stretto_autoload.deep_ep()
+    assert "deep_ep" not in sys.modules
+
+    monkeypatch.setenv(variable, "stretto, stretto_deep_ep")
+    stretto_autoload.deep_ep()
+    assert sys.modules["deep_ep"].__name__ == "stretto.experts.deep_ep"
+    monkeypatch.delitem(sys.modules, "deep_ep.utils")
 
 
 def test_vllm_gets_its_own_classes_with_ours_before(monkeypatch, vllm):

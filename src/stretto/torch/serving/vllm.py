@@ -16,6 +16,7 @@ from torch import Tensor
 from stretto.errors import CallError
 from stretto.torch import operators
 from stretto.torch.serving.joining import Joined, PeerAllReduce, joined
+from stretto.torch.serving.vllm_experts import manager_for
 
 _log = logging.getLogger("stretto.torch")
 MOST_BYTES = 8 << 20
@@ -47,8 +48,8 @@ class StrettoDeviceCommunicator:
         self.global_rank = dist.get_rank()
         self.global_world_size = dist.get_world_size()
         self.rank_in_group = dist.get_group_rank(cpu_group, self.global_rank)
-        self.is_ep_communicator = "ep" in unique_name
-        self.use_all2all = False
+        self.is_ep_communicator = unique_name.split(":")[0] == "ep"
+        self.use_all2all = self.is_ep_communicator and use_all2all
         self.all2all_manager: Any = None
         found = joined(cpu_group)
         if found is None:
@@ -58,6 +59,8 @@ class StrettoDeviceCommunicator:
             )
         self._joined: Joined | None = found
         self._comm, self._name = found.comm, found.name
+        if self.use_all2all:
+            self.all2all_manager = manager_for(cpu_group)
 
     def all_reduce(self, input_: Tensor) -> Tensor:
         """Return the sum, a new tensor."""
@@ -138,6 +141,9 @@ class StrettoDeviceCommunicator:
     def destroy(self) -> None:
         """Give the communicator back."""
         left, self._joined = self._joined, None
+        manager, self.all2all_manager = self.all2all_manager, None
+        if manager is not None:
+            manager.destroy()
         if left is not None:
             left.leave()
 
@@ -151,11 +157,20 @@ class StrettoDeviceCommunicator:
         is_sequence_parallel: bool = False,
         extra_tensors: list[Tensor] | None = None,
     ) -> Any:
-        """Return what came: experts are not divided by this communicator."""
+        """Return everybody's tokens and logits; what came, if there is no manager."""
+        if self.all2all_manager is not None:
+            return self.all2all_manager.dispatch_router_logits(
+                hidden_states, router_logits, is_sequence_parallel, extra_tensors
+            )
         return _all_of(hidden_states, router_logits, extra_tensors)
 
     def dispatch(self, hidden_states: Tensor, *given: Any, **options: Any) -> Any:
-        """Return what came, in the forms that vLLM has had."""
+        """Return everybody's tokens; what came, where there is no manager.
+
+        In the forms that vLLM has had.
+        """
+        if self.all2all_manager is not None:
+            return self.all2all_manager.dispatch(hidden_states, *given, **options)
         rest = [*given, *options.values()]
         tensors = [one for one in rest if isinstance(one, Tensor)]
         lists = [one for one in rest if isinstance(one, list)]
@@ -164,7 +179,12 @@ class StrettoDeviceCommunicator:
     def combine(
         self, hidden_states: Tensor, is_sequence_parallel: bool = False
     ) -> Tensor:
-        """Return what came."""
+        """Return this rank's sums; what came, where there is no manager."""
+        if self.all2all_manager is not None:
+            summed: Tensor = self.all2all_manager.combine(
+                hidden_states, is_sequence_parallel
+            )
+            return summed
         return hidden_states
 
     def combine_into_output(
