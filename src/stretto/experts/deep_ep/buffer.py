@@ -269,7 +269,7 @@ class Buffer(LowLatency):
 
     def _told(self, words: tuple[int, ...], on_gpu: bool) -> list[list[int]]:
         if on_gpu:
-            return [list(one) for one in self.comm.all_gather_object(words)]
+            return [list(one) for one in self.comm.all_gather_object(list(words))]
         every = self.comm.all_gather(np.array(words, np.int64))
         found: list[list[int]] = every.reshape(self.group_size, -1).tolist()
         return found
