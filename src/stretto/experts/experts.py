@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stretto.arrays import CPU, GPU, host_view
 from stretto.errors import CallError, StrettoError
+from stretto.experts import traced
 from stretto.experts.cpu import CpuExperts, ReceivedRows
 from stretto.experts.elements import STORED
 from stretto.experts.geometry import Geometry, unlike
@@ -171,13 +172,14 @@ class Experts:
         """
         if self.on_gpu:
             return self._aside(self.engine.dispatch, x, ids, weights)
-        like = _library(x)
+        like, since = _library(x), traced.begun()
         pending = self.engine.dispatch(
             lambda: self._tokens(x, ids, weights), background=background
         )
 
         def finish() -> Dispatched:
             received = self.engine.wait(pending)
+            traced.dispatched(self, received, since)
             if self.check:
                 check_received(self.comm, self.geometry, received)
             return Dispatched(received, self.geometry, like)
@@ -215,12 +217,18 @@ class Experts:
         """Start a combine: rows are on their way back when this returns."""
         if self.on_gpu:
             return self._aside(self.engine.combine, rows, sent, weights)
-        like, g = _library(rows), self.geometry
+        like, g, since = _library(rows), self.geometry, traced.begun()
         pending = self.engine.combine(
             sent.received, lambda: self._rows(rows, sent, weights), order=g.order,
             background=background,
         )  # fmt: skip
-        return Underway(lambda: like.made(self.engine.wait(pending), g.dtype))
+
+        def finish() -> Any:
+            out = self.engine.wait(pending)
+            traced.combined(self, sent.received, since)
+            return like.made(out, g.dtype)
+
+        return Underway(finish)
 
     @property
     def on_gpu(self) -> bool:
