@@ -30,6 +30,7 @@ _EXAMPLES = """\
 """
 _FILE = "stretto.trace"
 _VERBS = ("report", "attach")
+_PATIENCE_S = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +101,8 @@ def _record(args: argparse.Namespace, command: Sequence[str]) -> int:
     write(out, recording)
     _export(args, recording)
     summary = watch.summarise(recording)
-    for line in watch.head(recording, summary):
+    lines = (*watch.head(recording, summary), *watch.said(recording, summary))
+    for line in lines:
         sys.stderr.write(f"{line}\n")
     sys.stderr.write(f"written to {out}; see it: stretto trace report {out}\n")
     return status
@@ -127,18 +129,39 @@ def _kept(name: str) -> Iterator[Path]:
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run it to its end, also when it is interrupted: then it ends by itself."""
+    """Run it to its end, also when it is interrupted: then it ends by itself.
+
+    A scheduler's SIGTERM is handed on; what has not ended 15 s later is killed.
+    """
     try:
         child = subprocess.Popen(command, env=environment)
     except OSError as e:
         raise CallError(f"{command[0]}: {e.strerror}; want a command to run") from None
-    while True:
-        try:
-            status = child.wait()
-            return 128 - status if status < 0 else status
-        except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
-                child.send_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGTERM, _terminated)
+    patience: float | None = None
+    try:
+        while True:
+            try:
+                status = child.wait(patience)
+                return 128 - status if status < 0 else status
+            except KeyboardInterrupt:
+                with contextlib.suppress(KeyboardInterrupt, _Terminated):
+                    child.send_signal(signal.SIGINT)
+            except _Terminated:
+                child.terminate()
+                patience = _PATIENCE_S
+            except subprocess.TimeoutExpired:
+                child.kill()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(BaseException):
+    """SIGTERM has come."""
+
+
+def _terminated(signum: int, frame: object) -> None:
+    raise _Terminated
 
 
 def _machine(recording: Recording) -> str:
@@ -176,10 +199,11 @@ def _report(args: argparse.Namespace, recording: Recording) -> int:
     if args.out is not None:
         write(args.out, recording)
     if args.json:
-        document = asdict(summary) | {"run": asdict(recording.run)}
+        found = [asdict(one) for one in watch.verdict(recording, summary)]
+        document = {"verdict": found} | asdict(summary) | {"run": asdict(recording.run)}
         print_json({"command": "trace", **document})
         return 0
-    for line in watch.head(recording, summary):
+    for line in (*watch.head(recording, summary), *watch.said(recording, summary)):
         print(line)
     for title, rows in watch.rows_of(summary).items():
         print(f"\n{title}")

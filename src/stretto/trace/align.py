@@ -51,10 +51,12 @@ def aligned(recording: Recording) -> Recording:
         lines.append(found or _by_date(recording.ranks, hosts, b))
     calls, steps = recording.calls.copy(), recording.steps.copy()
     timed = steps["begin"] != 0
+    samples = recording.samples.copy()
     steps["wait"] += steps["begin"]  # a moment until it has moved, as all others
     for table, columns in (
         (calls, ("enqueue", "start", "end")),
         (steps, ("begin", "wait", "end")),
+        (samples, ("time",)),
     ):
         if len(table):
             most = int(table["rank"].max()) + 1
@@ -71,7 +73,7 @@ def aligned(recording: Recording) -> Recording:
         for info in recording.ranks
         for line in (lines[of_rank[info.rank]],)
     )
-    return replace(recording, calls=calls, steps=steps, ranks=ranks)
+    return replace(recording, calls=calls, steps=steps, samples=samples, ranks=ranks)
 
 
 def _move(

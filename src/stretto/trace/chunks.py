@@ -17,15 +17,15 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from stretto.errors import TraceError
-from stretto.trace.tables import CALL, STEP, Table
+from stretto.trace.tables import CALL, SAMPLE, STEP, Table
 
 MAGIC = b"stretto trace 1\n"
 _MARK = b"CHNK"
 _HEAD = struct.Struct("<4sIQQII")
 """Mark, kind, rows, bytes of the payload, its crc32, the crc32 of what precedes."""
-META, CALLS, STEPS = 1, 2, 3
+META, CALLS, STEPS, SAMPLES = 1, 2, 3, 4
 """Kinds of chunks; a reader passes over those that it does not know."""
-_TYPES = {CALLS: CALL, STEPS: STEP}
+TYPES = {CALLS: CALL, STEPS: STEP, SAMPLES: SAMPLE}
 MOST_META_BYTES = 64 << 20
 _PLAIN = re.compile("[<|>]?([iu][1248]|f[248])")
 
@@ -48,7 +48,7 @@ class FileEnd(NamedTuple):
 
 def table_bytes(table: Table) -> bytes:
     """Return a chunk of rows: its columns' names and types, and then the columns."""
-    kind = CALLS if table.dtype == CALL else STEPS
+    kind = next(k for k, dtype in TYPES.items() if dtype == table.dtype)
     names = table.dtype.names or ()
     said = json.dumps([[name, table.dtype[name].str] for name in names]).encode()
     said = said.ljust(-(-len(said) // 8) * 8)
@@ -131,7 +131,7 @@ def table_of(file: BinaryIO, chunk: FileChunk, name: str, into: Table) -> None:
     """Read the rows of a chunk into a part of a table: as many."""
     where = f"{name}: byte {chunk.at}"
     file.seek(chunk.at)
-    dtype = _TYPES[chunk.kind]
+    dtype = TYPES[chunk.kind]
     columns, at = _columns(file, chunk, where)
     for column, kind in columns:
         nbytes = chunk.rows * kind.itemsize

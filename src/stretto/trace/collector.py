@@ -14,8 +14,10 @@ from stretto.trace.rings import RECORD_WORDS, Ring, RingWord, StepWord
 from stretto.trace.snapshot import calls_of_records
 from stretto.trace.tables import (
     CALL,
+    SAMPLE,
     STEP,
     CallKind,
+    CodeLine,
     Comm,
     Dropped,
     RankInfo,
@@ -142,6 +144,8 @@ class Collector:
         self._kinds: dict[CallKind, int] = {}
         self._calls: list[Table] = []
         self._steps: list[Table] = []
+        self._samples: list[Table] = []
+        self._places: dict[CodeLine, int] = {}
         self._lost = [0, 0]
 
     def wants(self, comm: Comm) -> bool:
@@ -179,6 +183,23 @@ class Collector:
             file.steps(steps)
         self._lost_some(taken)
 
+    def sampled(self, rows: Table, places: Sequence[CodeLine]) -> None:
+        """Keep or write samples; they name their places by number among these."""
+        if self.only is not None or not len(rows):
+            return
+        known = len(self._places)
+        own = [self._places.setdefault(place, len(self._places)) for place in places]
+        rows = rows.copy()
+        rows["rank"] = self.info.rank
+        rows["place"] = np.array([*own, -1])[rows["place"]]
+        if self._folder is None:
+            self._samples.append(rows)
+            return
+        file = self._open()
+        if len(self._places) > known:
+            file.facts(places=tuple(self._places)[known:])
+        file.samples(rows)
+
     def _lost_some(self, taken: Taken) -> None:
         if self.wants(taken.comm):
             self._lost[0] += taken.dropped_calls
@@ -210,6 +231,8 @@ class Collector:
         return Recording(
             calls=np.concatenate([np.zeros(0, CALL), *self._calls]),
             steps=np.concatenate([np.zeros(0, STEP), *self._steps]),
+            samples=np.concatenate([np.zeros(0, SAMPLE), *self._samples]),
+            places=tuple(self._places),
             ranks=(self.info,),
             comms=tuple(self._comms),
             kinds=tuple(self._kinds),

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from stretto.errors import TraceError
-from stretto.trace.tables import CallKind, Comm, Dropped, LaneWait, RankInfo, Run
+from stretto.trace.tables import (
+    CallKind,
+    CodeLine,
+    Comm,
+    Dropped,
+    LaneWait,
+    RankInfo,
+    Run,
+)
 
 T = TypeVar("T")
 _MOST = 1 << 62
@@ -15,6 +23,7 @@ _LISTS: dict[str, Any] = {
     "ranks": RankInfo,
     "comms": Comm,
     "kinds": CallKind,
+    "places": CodeLine,
     "dropped": Dropped,
     "waits": LaneWait,
 }
@@ -27,6 +36,7 @@ class Facts:
     ranks: list[RankInfo] = dataclasses.field(default_factory=list)
     comms: list[Comm] = dataclasses.field(default_factory=list)
     kinds: list[CallKind] = dataclasses.field(default_factory=list)
+    places: list[CodeLine] = dataclasses.field(default_factory=list)
     dropped: list[Dropped] = dataclasses.field(default_factory=list)
     waits: list[LaneWait] = dataclasses.field(default_factory=list)
     run: Run = dataclasses.field(default_factory=Run)

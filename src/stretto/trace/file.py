@@ -20,7 +20,9 @@ from stretto.trace.chunks import (
     CALLS,
     MAGIC,
     META,
+    SAMPLES,
     STEPS,
+    TYPES,
     FileChunk,
     FileEnd,
     document_of,
@@ -32,6 +34,7 @@ from stretto.trace.chunks import (
 from stretto.trace.facts import Facts, read_facts, spell_facts
 from stretto.trace.tables import (
     CALL,
+    SAMPLE,
     STATES,
     STEP,
     STEP_KINDS,
@@ -69,6 +72,10 @@ class TraceFile:
         """Append steps."""
         self._append(table_bytes(rows.astype(STEP, copy=False)), len(rows))
 
+    def samples(self, rows: Table) -> None:
+        """Append samples."""
+        self._append(table_bytes(rows.astype(SAMPLE, copy=False)), len(rows))
+
     def facts(self, **known: Any) -> None:
         """Append what is known now, by the names of `Facts`.
 
@@ -105,6 +112,8 @@ def write(path: str | Path, recording: Recording) -> None:
                 file.calls(recording.calls[at : at + _ROWS])
             for at in range(0, len(recording.steps), _ROWS):
                 file.steps(recording.steps[at : at + _ROWS])
+            for at in range(0, len(recording.samples), _ROWS):
+                file.samples(recording.samples[at : at + _ROWS])
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
@@ -128,12 +137,14 @@ def _read(file: BinaryIO, name: str) -> Recording:
         elif chunk.kind == META:
             where = f"{name}: byte {chunk.at}"
             read_facts(document_of(file, chunk, name), where, facts)
-        elif chunk.kind in (CALLS, STEPS):
+        elif chunk.kind in TYPES:
             _refuse_rows(chunk, name)
             tables.append(chunk)
     recording = Recording(
         calls=_joined(file, name, [c for c in tables if c.kind == CALLS], CALL),
         steps=_joined(file, name, [c for c in tables if c.kind == STEPS], STEP),
+        samples=_joined(file, name, [c for c in tables if c.kind == SAMPLES], SAMPLE),
+        places=tuple(facts.places),
         ranks=_last(facts.ranks),
         comms=tuple(facts.comms),
         kinds=tuple(facts.kinds),
@@ -149,10 +160,11 @@ def _read(file: BinaryIO, name: str) -> Recording:
 
 def _refuse_rows(chunk: FileChunk, name: str) -> None:
     """Refuse rows that the chunk is too small for, before there is memory for them."""
-    if chunk.rows * CALL.itemsize > chunk.nbytes:
+    size = TYPES[chunk.kind].itemsize
+    if chunk.rows * size > chunk.nbytes:
         raise TraceError(
             f"{name}: byte {chunk.at}: {chunk.rows} rows in {chunk.nbytes} bytes; a "
-            f"row has {CALL.itemsize}"
+            f"row has {size}"
         )
 
 
@@ -178,6 +190,7 @@ def _last(said: Sequence[_OfRank]) -> tuple[_OfRank, ...]:
 def _wrong(recording: Recording) -> Iterator[str]:
     """Yield what refers to nothing; what a reader would stumble over."""
     yield from _wrong_waits(recording)
+    yield from _wrong_samples(recording)
     known = np.array([info.rank for info in recording.ranks], np.int64)
     for what, table in (("call", recording.calls), ("step", recording.steps)):
         if not len(table):
@@ -204,6 +217,19 @@ def _wrong_waits(recording: Recording) -> Iterator[str]:
     for i, wait in enumerate(recording.waits):
         if not 0 <= wait.comm < len(recording.comms):
             yield f"waits[{i}] has comm {wait.comm}; want one that the file names"
+
+
+def _wrong_samples(recording: Recording) -> Iterator[str]:
+    samples = recording.samples
+    place, ranks = samples["place"], [info.rank for info in recording.ranks]
+    wrong = (place < -1) | (place >= len(recording.places))
+    for row in np.flatnonzero(wrong)[:1].tolist():
+        yield (
+            f"sample {row} has place {int(place[row])}; want one of "
+            f"{len(recording.places)} that the file names"
+        )
+    for row in np.flatnonzero(~np.isin(samples["rank"], ranks))[:1].tolist():
+        yield f"sample {row} is of rank {int(samples['rank'][row])}, which is not named"
 
 
 def _outsiders(what: str, table: Table, recording: Recording) -> Iterator[str]:

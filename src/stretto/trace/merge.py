@@ -13,7 +13,17 @@ from stretto.errors import TraceError
 from stretto.trace.align import aligned
 from stretto.trace.file import SUFFIX, read, renumbered
 from stretto.trace.snapshot import snapshot
-from stretto.trace.tables import CALL, STEP, CallKind, Comm, Recording, Run
+from stretto.trace.tables import (
+    CALL,
+    SAMPLE,
+    STEP,
+    CallKind,
+    CodeLine,
+    Comm,
+    Recording,
+    Run,
+    Table,
+)
 
 
 def merge(recordings: Sequence[Recording]) -> Recording:
@@ -21,6 +31,7 @@ def merge(recordings: Sequence[Recording]) -> Recording:
     comms: dict[Comm, int] = {}
     kinds: dict[CallKind, int] = {}
     parts = [renumbered(one, comms, kinds) for one in recordings]
+    samples, places = _samples(recordings)
     infos = [info for one in parts for info in one.ranks]
     many = Counter(info.rank for info in infos)
     for rank, count in many.items():
@@ -33,6 +44,8 @@ def merge(recordings: Sequence[Recording]) -> Recording:
         Recording(
             calls=np.concatenate([np.zeros(0, CALL), *(p.calls for p in parts)]),
             steps=np.concatenate([np.zeros(0, STEP), *(p.steps for p in parts)]),
+            samples=samples,
+            places=places,
             ranks=tuple(sorted(infos, key=lambda info: info.rank)),
             comms=tuple(comms),
             kinds=tuple(kinds),
@@ -42,6 +55,18 @@ def merge(recordings: Sequence[Recording]) -> Recording:
             cut=tuple(text for one in parts for text in one.cut),
         )
     )
+
+
+def _samples(recordings: Sequence[Recording]) -> tuple[Table, tuple[CodeLine, ...]]:
+    """Return all samples, and the places that they name."""
+    places: dict[CodeLine, int] = {}
+    tables = [np.zeros(0, SAMPLE)]
+    for one in recordings:
+        of_places = [places.setdefault(place, len(places)) for place in one.places]
+        table = one.samples.copy()
+        table["place"] = np.array([*of_places, -1])[table["place"]]
+        tables.append(table)
+    return np.concatenate(tables), tuple(places)
 
 
 def read_all(path: str | Path) -> Recording:

@@ -29,6 +29,7 @@ from stretto.errors import SharedMemoryError
 from stretto.trace.collector import Collector, Taken, take
 from stretto.trace.ringfile import RingFile
 from stretto.trace.rings import Ring, RingWord
+from stretto.trace.sampling import Sampler
 from stretto.trace.tables import CALL, STEP, CallKind, Comm, RankInfo, Recording, Run
 
 FOLDER, STEPS = "STRETTO_TRACE", "STRETTO_TRACE_STEPS"
@@ -64,6 +65,7 @@ class _Process:
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._sampler = Sampler()
         self._folder = _folder()
         self._file: RingFile | None = None
         if self._folder is not None:
@@ -212,6 +214,11 @@ class _Process:
             for source in tuple(self.sources):
                 for taken in source():
                     self._give(taken)
+            if self.info.rank >= 0:
+                rows, places = self._sampler.taken()
+                for collector in tuple(self._collectors):
+                    with contextlib.suppress(OSError):  # `_give` says so
+                        collector.sampled(rows, places)
 
     def _give(self, taken: Taken) -> None:
         for collector in tuple(self._collectors):
@@ -225,6 +232,7 @@ class _Process:
 
     def _work(self) -> None:
         while self._collectors and not self._stop.wait(_PERIOD_S):
+            self._sampler.take()
             self.collect()
 
     def shut(self) -> None:

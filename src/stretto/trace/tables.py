@@ -82,6 +82,29 @@ STEP = np.dtype(
 """A step of a plan, by one lane of one rank, in one tile."""
 
 
+SAMPLE = np.dtype(
+    [
+        ("rank", "<i4"),
+        ("place", "<i4"),  # index into Recording.places; -1: not known
+        ("time", "<i8"),  # when it was taken
+        ("period", "<i8"),  # since the one before: the others are of that time
+        ("main", "<i8"),  # processor time of the main thread
+        ("cpu", "<i8"),  # of all threads of the process
+        ("children", "<i8"),  # of its child processes: loaders of data, say
+        ("memory", "<i8"),  # bytes of memory that it had, at that time
+    ]
+)
+"""What a rank did with its time between two moments, some fifty in a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeLine:
+    """Where in its program the main thread of a rank was."""
+
+    text: str
+    """The file, the line and the code that stands there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
     """Who a rank was, and what its clock said."""
@@ -181,10 +204,13 @@ class Recording:
     calls: Table = field(default_factory=lambda: np.zeros(0, CALL))
     """Of each rank in the order of its calls."""
     steps: Table = field(default_factory=lambda: np.zeros(0, STEP))
+    samples: Table = field(default_factory=lambda: np.zeros(0, SAMPLE))
+    """How ranks spent their time, where a folder or `record` asked for it."""
     ranks: tuple[RankInfo, ...] = ()
     """By rank."""
     comms: tuple[Comm, ...] = ()
     kinds: tuple[CallKind, ...] = ()
+    places: tuple[CodeLine, ...] = ()
     run: Run = field(default_factory=Run)
     dropped: tuple[Dropped, ...] = ()
     waits: tuple[LaneWait, ...] = ()
@@ -214,5 +240,6 @@ class Recording:
             self,
             calls=self.calls[np.isin(self.calls["rank"], ranks)],
             steps=self.steps[np.isin(self.steps["rank"], ranks)],
+            samples=self.samples[np.isin(self.samples["rank"], ranks)],
             ranks=tuple(info for info in self.ranks if info.rank in ranks),
         )

@@ -75,6 +75,11 @@ def _finding(one: Finding) -> Iterator[str]:
         yield f"  because: {_chain(chain)}"
 
 
+def told(one: Finding) -> list[str]:
+    """Return what the page says of one finding, line by line."""
+    return list(_finding(one))
+
+
 def _member(one: Involved) -> str:
     said = f"rank {one.rank} {_HOW[one.how]}"
     if one.how == "stuck":

@@ -32,6 +32,9 @@ _FLOW, _END_FLOW, _CORRELATION = 47, 48, 52
 _SAID, _SAID_INT, _SAID_TEXT = 10, 4, 6
 _EVENT_NAMES = 2
 _BEGIN, _END, _INSTANT = 1, 2, 3
+_COUNT, _COUNT_VALUE = 4, 30
+_COUNTER, _UNIT = 8, 6
+_COUNTERS = (("main thread", "%"), ("all threads", "%"), ("memory", "MB"))
 _EXPLICIT = 3
 """Child tracks are in the order of their rank among siblings."""
 _CLEARED, _NEEDS = 1, 2
@@ -60,10 +63,15 @@ class _Writer:
 
     def write(self) -> None:
         """Write processes and names first, then slices."""
+        pids = [info.pid for info in self._recording.ranks]
+        if len(set(pids)) < len(pids) or 0 in pids:  # of several hosts, or unknown
+            pids = [info.rank + 1 for info in self._recording.ranks]
         out = [
-            self._process(info.rank, f"rank {info.rank} on {info.host}")
-            for info in self._recording.ranks
+            self._process(info.rank, pid, f"rank {info.rank} on {info.host}")
+            for info, pid in zip(self._recording.ranks, pids, strict=True)
         ]
+        for rank in sorted(set(self._recording.samples["rank"].tolist())):
+            out += [self._counter(rank, *one) for one in enumerate(_COUNTERS)]
         out += [self._track(*pair, -1) for pair in _pairs(self._calls, "comm")]
         out += [self._track(*triple) for triple in _triples(self._steps)]
         kinds = [kind.collective for kind in self._recording.kinds]
@@ -78,6 +86,7 @@ class _Writer:
         self._file.write(b"".join(out))
         self._write_all(self._call_slices())
         self._write_all(self._step_slices())
+        self._write_all(self._counts())
 
     def _write_all(self, packets: Iterator[bytes]) -> None:
         batch: list[bytes] = []
@@ -88,8 +97,25 @@ class _Writer:
                 batch.clear()
         self._file.write(b"".join(batch))
 
-    def _process(self, rank: int, name: str) -> bytes:
-        process = whole(_PID, rank + 1) + text(_PROCESS_NAME, name)
+    def _counter(self, rank: int, number: int, counter: tuple[str, str]) -> bytes:
+        """Return a track of figures: of processors, or of memory."""
+        name, unit = counter
+        body = whole(_UUID, _uuid_of_counter(rank, number)) + text(_NAME, name)
+        body += whole(_PARENT, _uuid_of_rank(rank))
+        return _packet(nested(_TRACK, body + nested(_COUNTER, text(_UNIT, unit))))
+
+    def _counts(self) -> Iterator[bytes]:
+        """Yield what each sample says of its time."""
+        for row in self._recording.samples.tolist():
+            rank, _, at, period, main, cpu, _, memory = row
+            shares = [100 * used // max(1, period) for used in (main, cpu)]
+            for number, value in enumerate((*shares, memory >> 20)):
+                track = whole(_TRACK_UUID, _uuid_of_counter(rank, number))
+                body = whole(_TYPE, _COUNT) + track + whole(_COUNT_VALUE, value)
+                yield _event(at, body)
+
+    def _process(self, rank: int, pid: int, name: str) -> bytes:
+        process = whole(_PID, pid) + text(_PROCESS_NAME, name)
         body = whole(_UUID, _uuid_of_rank(rank)) + nested(_PROCESS, process)
         return _packet(nested(_TRACK, body + whole(_ORDERING, _EXPLICIT)))
 
@@ -204,6 +230,10 @@ def _pairs(table: Any, column: str) -> list[tuple[int, int]]:
 def _triples(table: Any) -> list[tuple[int, int, int]]:
     found = np.unique(table[["rank", "comm", "lane"]])
     return [(int(a), int(b), int(c)) for a, b, c in found.tolist()]
+
+
+def _uuid_of_counter(rank: int, number: int) -> int:
+    return (1 << 48) + rank * len(_COUNTERS) + number
 
 
 def _uuid_of_rank(rank: int) -> int:

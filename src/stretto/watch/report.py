@@ -7,6 +7,7 @@ from typing import Any
 
 from stretto.trace import UNKNOWN_NS, Recording
 from stretto.watch.summary import Summary
+from stretto.watch.verdict import verdict
 
 _MOST = 12
 
@@ -40,6 +41,12 @@ def head(recording: Recording, summary: Summary) -> Iterator[str]:
         yield f"lost before they were written: {lost[0]} calls, {lost[1]} steps"
     if summary.unfinished or summary.failed:
         yield f"not ended: {summary.unfinished} calls; failed: {summary.failed}"
+
+
+def said(recording: Recording, summary: Summary) -> Iterator[str]:
+    """Yield the verdict, a sentence a line."""
+    for one in verdict(recording, summary):
+        yield f"- {one.text}"
 
 
 def rows_of(summary: Summary) -> dict[str, list[Mapping[str, Any]]]:

@@ -7,7 +7,7 @@ of calls of one kind and size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stretto.program.collectives import bus_factor
 from stretto.trace import WAITS, CallKind, Recording
 from stretto.watch.columns import nearest_rank, ordered, places_by, size_class
+from stretto.watch.holdup import HoldUp, holdup
 from stretto.watch.lateness import Late, Meetings, by_rank, lateness
 from stretto.watch.links import LinkTraffic, links
 
@@ -36,6 +37,8 @@ class SummaryRow:
     """The largest power of two that is not larger than their bytes; 0: none."""
     count: int
     """Calls of all ranks; of those that have a start and an end the rest is said."""
+    timed: int = 0
+    """Those."""
     p50_us: float = 0.0
     p99_us: float = 0.0
     total_s: float = 0.0
@@ -74,6 +77,8 @@ class Summary:
     """The ones that took longest first."""
     late: tuple[Late, ...] = ()
     """Those who kept others longest first."""
+    holdup: HoldUp = field(default_factory=HoldUp)
+    """The slow ranks, and how long the others waited for them."""
     shares: tuple[RankShare, ...] = ()
     num_calls: int = 0
     num_steps: int = 0
@@ -94,6 +99,7 @@ def summarise(recording: Recording, *, model: Model | None = None) -> Summary:
     return Summary(
         rows=tuple(_rows(recording, some, meetings, model)),
         late=tuple(lateness(calls, meetings if some is calls else None)),
+        holdup=holdup(calls),
         shares=tuple(_shares(some if calls is whole else _timed(whole))),
         num_calls=len(calls),
         num_steps=len(recording.steps),
@@ -159,6 +165,7 @@ def _rows(
                 num_ranks=n,
                 size=size,
                 count=int(count[g]) + untimed.get(g, 0),
+                timed=int(count[g]),
                 p50_us=p50 / 1e3,
                 p99_us=p99 / 1e3,
                 total_s=total[g] / 1e9,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -248,3 +249,27 @@ def test_recording_a_call_costs_a_fraction_of_it():
     (least,) = stretto.spawn(costs, num_ranks=1)
 
     assert least[True] - least[False] < 0.6 * least[False]
+
+
+def test_sigterm_ends_a_recorded_command_and_writes_what_it_did(tmp_path):
+    """As a scheduler ends a job: no process is left, and no folder."""
+    out, pid = tmp_path / "x.trace", tmp_path / "pid"
+    program = (
+        "import os, pathlib, time, stretto\n"
+        "def work(comm):\n"
+        "    comm.barrier()\n"
+        f"    pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
+        "if __name__ == '__main__':\n"
+        "    stretto.spawn(work, num_ranks=1)\n"
+    )
+    script = tmp_path / "job.py"
+    script.write_text(program)
+    command = [sys.executable, "-m", "stretto", "trace", "--out", str(out), "--"]
+    running = subprocess.Popen([*command, sys.executable, str(script)])
+    until(lambda: pid.exists() and pid.read_text())
+    running.terminate()
+
+    assert running.wait(60) != 0
+    assert read(out).calls.size >= 1
+    assert [] == list(tmp_path.glob(".stretto-trace-*"))

@@ -124,8 +124,8 @@ def scene():
     ("text", "said"),
     [
         ("slowest link", "From rank 5 to rank 6 data move slowest"),
-        ("late ranks", "Rank 3 comes latest"),
-        ("late ranks in all_gather over 1M", "Rank 3 comes latest"),
+        ("late ranks", "Rank 3 held the others up"),
+        ("late ranks in all_gather over 1M", "Rank 3 held the others up"),
         ("why is rank 3 late", "Rank 3 comes .* after the first on average"),
         ("slowest collectives top 1", "Collective .* of world, all_gather of 4M"),
         ("times in all_reduce", "all_reduce of 1M takes most time"),

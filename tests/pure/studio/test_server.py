@@ -161,7 +161,7 @@ def test_questions_are_answered_and_refused_with_words(served):
     """The grammar's complaint is what the page shows."""
     server, _ = served
 
-    assert b"comes latest" in get(server, "/ask?q=late%20ranks")[2]
+    assert b"held the others up" in get(server, "/ask?q=late%20ranks")[2]
     assert b"nothing was asked" in get(server, "/ask")[2]
     assert 501 == get(server, "/index", method="DELETE")[0]
 

@@ -11,7 +11,7 @@ from stretto.studio.ask.question import Question
 from stretto.studio.ask.window import Answer, FilteredCalls, nothing
 from stretto.studio.units import time_name
 from stretto.trace import STATES
-from stretto.watch import lateness
+from stretto.watch import holdup, lateness, spell_ranks
 
 
 def late(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
@@ -23,6 +23,9 @@ def late(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     found = lateness(index.calls[calls])
     if not found:
         return nothing()
+    slow = holdup(index.calls[calls])
+    place = {rank: at for at, rank in enumerate(slow.ranks)}
+    found.sort(key=lambda one: place.get(one.rank, len(place)))
     rows = tuple(
         (
             one.rank,
@@ -35,10 +38,13 @@ def late(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     )
     worst, usual = found[0], float(np.median([one.p50_us for one in found]))
     text = (
-        f"Rank {worst.rank} comes latest: it alone kept the others for "
-        f"{time_name(worst.kept_us)}, and comes {time_name(worst.p50_us)} after the "
-        f"first (median of {worst.meetings:,} calls; usual for a rank: "
-        f"{time_name(usual)})."
+        f"{spell_ranks(slow.ranks).capitalize()} held the others up: "
+        f"{time_name(slow.usual_us)} each time (median), in {slow.late:,} of "
+        f"{slow.meetings:,} calls, {time_name(slow.total_us)} in all."
+        if slow.ranks
+        else f"No rank stands out: rank {worst.rank} comes latest, "
+        f"{time_name(worst.p50_us)} after the first (median of {worst.meetings:,} "
+        f"calls; usual for a rank: {time_name(usual)})."
     )
     columns = ("rank", "kept others, us", "late (median), us", "at most, us", "calls")
     return Answer(text=text, columns=columns, rows=rows, view="lateness")

@@ -13,7 +13,7 @@ from stretto.studio.analysis.scene import Args, Scene
 from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name, time_name
 from stretto.trace import UNKNOWN_NS
-from stretto.watch import lateness
+from stretto.watch import summarise, verdict
 
 TITLE = "Overview"
 ORDER = 0
@@ -31,12 +31,32 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     """Return facts, the share of time in collectives, and what stands out."""
     index = scene.index
     return {
+        "verdict": _verdict(index),
         "facts": _facts(index),
         "span_us": index.span_us,
         "activity": _activity(index),
         "findings": _findings(index),
         "notes": list(scene.loaded.notes),
     }
+
+
+_SHOWN_BY = {
+    "hang": "waiting",
+    "late": "lateness",
+    "time": "lateness",
+    "link": "topology",
+    "exposed": "table",
+}
+"""The view that shows more of what a sentence is about."""
+
+
+def _verdict(index: Index) -> list[dict[str, str]]:
+    """Return what is to be known first."""
+    recording = index.recording
+    return [
+        {"about": one.about, "text": one.text, "view": _SHOWN_BY[one.about]}
+        for one in verdict(recording, summarise(recording))
+    ]
 
 
 def _facts(index: Index) -> list[list[str]]:
@@ -123,16 +143,6 @@ def _findings(index: Index) -> list[dict[str, Any]]:
                 "view": "table",
             }
         )
-    late = lateness(index.calls)
-    if late and late[0].mean_us > 0:
-        worst, usual = late[0], float(np.median([one.p50_us for one in late]))
-        text = (
-            f"rank {worst.rank} keeps the others: it is the last of all in "
-            f"{worst.last:,} of {worst.meetings:,} collectives, and comes "
-            f"{time_name(worst.p50_us)} after the first (median; usual for a rank: "
-            f"{time_name(usual)})"
-        )
-        found.append({"text": text, "view": "lateness"})
     unfinished = int(index.is_open.sum())
     if unfinished:
         ranks = np.unique(index.calls["rank"][index.is_open])

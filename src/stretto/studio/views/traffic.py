@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stretto.studio.analysis.scene import Args, Scene
 from stretto.studio.inputs.loading import LoadedInputs
 
-TITLE = "PairTraffic"
+TITLE = "Traffic"
 ORDER = 2
 _MOST_CELLS = 1024
 """Of a side; more ranks share rows and columns."""

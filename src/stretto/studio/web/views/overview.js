@@ -12,15 +12,19 @@ export function drawOverview(root, data) {
   const findings = element("ul", { class: "findings" },
     data.findings.map((one) => element("li", {}, one.text, " ", element("a", { href: `#/${one.view}` }, "Show"))));
   const { names } = data.activity;
+  const verdict = element("ul", { class: "verdict" },
+    data.verdict.map((one) => element("li", { "data-about": one.about }, one.text, " ",
+      document.getElementById(`to-${one.view}`) ? element("a", { href: `#/${one.view}` }, "Show") : null)));
   root.append(
-    element("div", { class: "halves" },
-      element("section", {}, element("h2", {}, "The run"), facts),
-      element("section", {}, element("h2", {}, "What stands out"), data.findings.length ? findings : element("p", { class: "quiet" }, "Nothing."))),
+    data.verdict.length ? element("section", {}, element("h2", {}, "In short"), verdict) : "",
     element("section", {},
       element("h2", {}, "Time in collectives"),
       element("p", { class: "quiet" }, "The share of all ranks that are in a call, waiting or moving data, at every moment."),
       seriesLegend(names.map((name, at) => [name, seriesColour(at)])),
-      makeCanvas("Share of ranks in each collective over time", 260, (pen, width, tall) => areas(pen, width, tall, data)).root));
+      makeCanvas("Share of ranks in each collective over time", 220, (pen, width, tall) => areas(pen, width, tall, data)).root),
+    element("div", { class: "halves" },
+      element("section", {}, element("h2", {}, "The run"), facts),
+      element("section", {}, element("h2", {}, "What takes time"), data.findings.length ? findings : element("p", { class: "quiet" }, "Nothing."))));
 }
 
 function areas(pen, width, tall, data) {

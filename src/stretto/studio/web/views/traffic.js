@@ -42,7 +42,7 @@ export function drawTraffic(root, data) {
           const hosts = data.hosts[row] ? ` (${data.hosts[row]} to ${data.hosts[column]})` : "";
           return `rank ${name(row)} to rank ${name(column)}${hosts}: ${sizeText(data.nbytes[at_])}, ${rateText(data.gbytes_per_s[at_])} while moving`;
         },
-      }, (width) => Math.max(300, width - 44)).root);
+      }, (width) => Math.max(300, Math.min(width - 44, innerHeight - 260))).root);
   }
   root.append(element("h2", {}, "Traffic between ranks"),
     element("div", { class: "bar" }, chooser("Show", what.map((one) => one.name), 0, show)), place);
