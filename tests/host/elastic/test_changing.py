@@ -33,6 +33,15 @@ def total(comm):
 def show(comm, *more):
     say("now", comm.rank, comm.num_ranks, comm.generation, total(comm), *more)
 """
+REPLACED = """
+def replaced(comm):
+    wait_for(lambda: comm.standbys)
+    say("met")
+    until_lost(comm, np.zeros(100))
+    comm.replace()
+    show(comm)
+    comm.close()
+"""
 STANDBY = "comm = connect(None, {}, standby=1)\nshow(comm)\ncomm.close()\n"
 
 
@@ -98,6 +107,26 @@ try:
 except stretto.MembershipError as e:
     say("few", e)
 """
+
+
+def test_who_is_lost_while_all_connect_does_not_end_the_job(start):
+    """A standby takes the place; so may one that came when that had happened."""
+    dies = """
+from stretto.runtime.calls import communicator
+communicator.agree = lambda group: os.kill(os.getpid(), 9)
+"""
+    goes_on = "comm = connect(1, 2, standby=1)\nshow(comm)\nreplaced(comm)\n"
+    last = start(JOB + REPLACED + goes_on)
+    first = start(f"{JOB}{dies}connect(0, 2, standby=1)\n")
+    standby = start(JOB + STANDBY.format(2).replace("comm.close()", "time.sleep(60)"))
+    assert ["1", "2", "1", "3.0"] == hear(last)
+    assert ["0", "2", "1", "3.0"] == hear(standby)
+    assert -9 == first.process.wait(10)
+    late = start(JOB + STANDBY.format(2))
+    assert "met" == last.hear()
+    standby.kill()
+    assert ["1", "2", "2", "3.0"] == hear(last)
+    assert ["0", "2", "2", "3.0"] == hear(late)
 
 
 def test_ranks_become_fewer_until_too_few_are_left(start):

@@ -1,6 +1,8 @@
 """One rank's view of the others, without sockets or processes."""
 
+import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from stretto.fabric.meeting.groups import Group, Roster, divide, is_sound, world
 from stretto.fabric.meeting.membership import Break, MarkDeparted, Membership
 from stretto.fabric.meeting.messages import Report
 from stretto.fabric.meeting.peers import DEPARTED_S, PeerGroup
+from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Departed, Lost, Message, Welcome
 from stretto.fabric.view import (
     GRACE_S,
@@ -76,6 +79,18 @@ def test_a_group_is_born_broken_when_a_member_is_lost_already():
 
     assert (1,) == m.join(Group(name="late", members=(1, 2))).blamed
     assert m.join(Group(name="fine", members=(0, 2))) is None
+
+
+def test_who_came_later_names_groups_as_the_others_do():
+    """By how many generations there were before, also those that it has not seen."""
+    known = view(2)
+    for since, generation in ((7, 7), (7, 9)):
+        said = replace(known.welcome, since=since, generation=generation)
+        member = Membership(view=WorldView(welcome=said))
+        news, processes = contextlib.nullcontext(), SimpleNamespace(held=())
+        standing = Standing("m0", member, news, lambda *given: None, processes)
+
+        assert world(2, generation, nth=generation - since) == standing.world()
 
 
 def test_a_departure_is_noted_and_breaks_nothing():

@@ -134,7 +134,7 @@ class Standing:
         """What broke the group that this process left last, if nothing followed it."""
         self._membership, self._view = membership, membership.view
         self._news, self._say = news, say
-        self._first = self._view.welcome.generation
+        self._first = self._view.welcome.since or self._view.welcome.generation
         self._over: Fault | None = None
         self._abandoned: dict[tuple[str, ...], Fault] = {}
         self._told: dict[str, Any] = {}

@@ -144,23 +144,45 @@ def replace(self: Any, *, within_s: float | None = None) -> Any:
     if `min_ranks` allows it; else this is a `MembershipError`.
     """
     elastic, wait_s = _elastic(self, "replace", within_s)
-    since = time.monotonic()
     if wait_s is None:
         wait_s = elastic.wait_s if elastic.standby else 0.0
+    waits_until, least = time.monotonic() + wait_s, elastic.least(self._first_ranks)
 
     def choose(standing: Standing) -> Order | None:
-        lost = _lost(standing)
-        spare = spare_of(standing)
-        if len(spare) < len(lost):
-            if time.monotonic() < since + wait_s:
-                return None
-            _check_least(self, standing, len(spare))
-        free = iter(spare)
-        order = standing.identities
-        filled = (next(free, None) if i in lost else i for i in order)
-        return tuple(i for i in filled if i is not None)
+        return _filled(standing, least, waits_until)
 
     return change(self, choose, wait_s + self.deadline_s)
+
+
+def _filled(standing: Standing, least: int, waits_until: float) -> Order | None:
+    """Return the ranks with standbys in the places of the lost; None: wait for some."""
+    lost, spare = _lost(standing), spare_of(standing)
+    if len(spare) < len(lost):
+        if time.monotonic() < waits_until:
+            return None
+        _check_least(least, standing, len(spare))
+    free = iter(spare)
+    filled = (next(free, None) if i in lost else i for i in standing.identities)
+    return tuple(i for i in filled if i is not None)
+
+
+def replace_early(
+    peers: PeerGroup, elastic: Elastic, num_ranks: int, deadline_s: float
+) -> bool:
+    """Begin a generation without who was lost while all connected, and wait for it.
+
+    Those who stand by take their places, as by `replace`. Return whether there is one:
+    else nobody was lost.
+    """
+    standing, before = peers.standing, peers.group.generation
+    if standing.is_over or (standing.generation == before and not _lost(standing)):
+        return False
+    wait_s, now = elastic.wait_s if elastic.standby else 0.0, time.monotonic()
+    standing.on_prepare = lambda prepare: see_gone(standing, prepare)
+    while standing.generation == before:
+        order = _filled(standing, elastic.least(num_ranks), now + wait_s)
+        _begin(standing, order, before, now + wait_s + deadline_s)
+    return True
 
 
 def shrink(self: Any, *, within_s: float | None = None) -> Any:
@@ -168,7 +190,7 @@ def shrink(self: Any, *, within_s: float | None = None) -> Any:
     _, wait_s = _elastic(self, "shrink", within_s)
 
     def choose(standing: Standing) -> Order:
-        _check_least(self, standing, 0)
+        _check_least(self._elastic.least(self._first_ranks), standing, 0)
         lost = _lost(standing)
         return tuple(i for i in standing.identities if i not in lost)
 
@@ -297,10 +319,10 @@ def spare_of(standing: Standing) -> list[str]:
     return [i for i in free if standing.accepts(facts.get(i, {}))]
 
 
-def _check_least(self: Any, standing: Standing, spare: int) -> None:
+def _check_least(least: int, standing: Standing, spare: int) -> None:
     lost = _lost(standing)
     ranks = [r for r, i in enumerate(standing.identities) if i not in lost]
-    least = max(1, self._elastic.least(self._first_ranks))
+    least = max(1, least)
     if len(ranks) + spare < least:
         who = "nobody stands by" if not spare else f"{spare} stand by"
         raise MembershipError(

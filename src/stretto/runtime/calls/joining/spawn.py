@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stretto.errors import CallError
+from stretto.errors import CallError, CommunicationError
 from stretto.fabric.jit import require
-from stretto.runtime.calls.changing import READY, Elastic, stand_by
+from stretto.runtime.calls.changing import READY, Elastic, replace_early, stand_by
 from stretto.runtime.calls.communicator import Communicator, advise
 
 if TYPE_CHECKING:
@@ -84,15 +84,27 @@ def _open_elastic(
     """Return the communicator of a job whose ranks may change."""
     if not isinstance(elastic, Elastic):
         raise CallError(f"connect: elastic={elastic!r:.40}; want a stretto.Elastic")
-    meeting, stands_by = meet_elastic(place, deadline_s, listener)
-    if stands_by:
-        try:
-            meeting.standing.tell(**{READY: True})
-            stand_by(meeting.standing)
-        except BaseException as e:
-            meeting.close(f"raised {type(e).__name__}: {e}"[:1000])
-            raise
-    return open_elastic(meeting, elastic, comes_late=stands_by)
+    meeting, comes_late = meet_elastic(place, deadline_s, listener)
+    standing, first, meeting.is_held = meeting.standing, meeting.num_ranks, True
+    try:
+        if comes_late:
+            standing.tell(**{READY: True})
+            stand_by(standing)
+        while True:
+            group = meeting.current()
+            try:
+                comm = Communicator(group, elastic=elastic, comes_late=comes_late)
+            except CommunicationError:
+                group.close()
+                if not replace_early(group, elastic, first, deadline_s):
+                    raise
+                comes_late = True  # others may have gone on before, and be further
+                continue
+            meeting.is_held = False
+            return comm
+    except BaseException as e:
+        meeting.close(f"raised {type(e).__name__}: {e}"[:1000])
+        raise
 
 
 def meet_elastic(
