@@ -58,7 +58,7 @@ def train(rank, size, kills, epochs=2, pause=0.0, **more):
 """
 
 
-def run(start, size, kills=None, standbys=0):
+def run(start, size, kills=None, standbys=0, steps=12):
     """Train; return the losses of each rank by step, and what was the last rate."""
     every = [*range(size), *[None] * standbys]
     calls = [f"train({rank}, {size}, {kills or {}})\n" for rank in every]
@@ -70,7 +70,7 @@ def run(start, size, kills=None, standbys=0):
             continue
         assert 0 == one.process.returncode, out[1]
         rank, step, losses, rate = json.loads(out[0].splitlines()[-1])
-        assert 12 == step
+        assert steps == step
         rates.add(rate)
         known = found.setdefault(rank, {})
         known |= {int(k): v for k, v in losses.items()}
@@ -89,3 +89,13 @@ def test_losses_are_those_of_a_run_that_nobody_disturbed(start):
         assert losses == {s: expected[rank][s] for s in losses}
     assert set(range(9, 13)) <= set(found[0])
     assert set(range(4, 13)) <= set(found[1])
+
+
+def test_replicas_differ_in_statistics_of_their_own_batches_and_go_on(start):
+    """Where two that had them are left, and one comes."""
+    expected, _ = run(start, 3, steps=8)
+    found, _ = run(start, 3, {0: (3, 1, "backward")}, standbys=1, steps=8)
+
+    assert {0, 1, 2} == set(found)
+    for rank, losses in found.items():
+        assert losses == {s: expected[rank][s] for s in losses}

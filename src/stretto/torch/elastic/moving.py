@@ -7,13 +7,67 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from stretto.errors import MembershipError
+from stretto.torch.elastic.hashes import differences, hashes_of
 from stretto.transfer import Engine
 
 _CONNECT_S, _MOVE_S = 30.0, 600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """A state as it was at a step, in this process's memory."""
+
+    tensors: dict[str, Any]
+    said: dict[str, Any]
+    """Its layout, its values and the hash of each tensor: what can be sent as JSON."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Any], said: Mapping[str, Any]) -> Snapshot:
+        """Copy tensors."""
+        copied = {n: t.to("cpu", copy=True) for n, t in tensors.items()}
+        return cls(tensors=copied, said=dict(said))
+
+    @classmethod
+    def blank(cls, said: Mapping[str, Any]) -> Snapshot:
+        """Return one with room for what another has."""
+        tensors = {
+            name: torch.empty(shape, dtype=getattr(torch, kind.removeprefix("torch.")))
+            for name, shape, kind in said["layout"]
+        }
+        return cls(tensors=tensors, said=dict(said))
+
+    @classmethod
+    def read(cls, path: str) -> Snapshot:
+        """Return what `write` has written."""
+        found = torch.load(path, weights_only=True)
+        tensors = found["tensors"]
+        layout = [[n, list(t.shape), str(t.dtype)] for n, t in tensors.items()]
+        hashes = found.get("hashes") or hashes_of(tensors)
+        said = {"layout": layout, "values": found["values"], "hashes": hashes}
+        return cls(tensors=tensors, said=said)
+
+    def write(self, path: str) -> None:
+        """Write it to a file: whole, or not at all."""
+        said = {name: self.said[name] for name in ("values", "hashes")}
+        part = f"{path}.{os.getpid()}.part"
+        torch.save({"tensors": self.tensors, **said}, part)
+        Path(part).replace(path)
+
+    def check(self, whose: str) -> None:
+        """Compare what came with what was sent."""
+        odd = differences(hashes_of(self.tensors), self.said["hashes"])
+        if odd:
+            raise MembershipError(
+                f"{whose} came otherwise than it was: {odd[0]} and {len(odd) - 1} "
+                "other tensors differ; nobody may go on from here"
+            )
 
 
 class StateMover:

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from stretto.errors import CommunicationError, MembershipError
+from stretto.errors import CommunicationError, MembershipError, TransferError
 from stretto.runtime.calls.changing import READY, YIELDS, change
 from stretto.runtime.calls.committing import StepReport, StepVerdict, judge
+from stretto.torch.elastic.copies import (
+    FILE,
+    LEAVER,
+    Restoring,
+    StateCopies,
+    choose,
+)
 from stretto.torch.elastic.hashes import differences, hashes_of
 from stretto.torch.elastic.moving import StateMover
 from stretto.torch.elastic.state import State
 from stretto.torch.elastic.world import ElasticWorld
 
 _MOST_NAMED = 3
+GIVES, TOOK = "gives", "took"
+"""What one says that has left its place, of its state; and who has taken a state: of
+which rank, at which step."""
+_LEAVER_S = 60.0
 
 
 class StateSharing:
@@ -31,8 +43,9 @@ class StateSharing:
         self._state, self._world = state, part
         self._mover = StateMover(part.standing.identity, part.listen, part.secret)
         self._times: dict[str, float] = {}
-        self.undone = False
-        """Whether the step that broke is to be done again."""
+        self._copies = StateCopies(state, self._mover, part.standing.since)
+        self.undone = self.is_thrown_back = False
+        """Whether the step that broke is to be done again; or all from another one."""
 
     def end(self) -> None:
         """Give the engine back."""
@@ -150,17 +163,20 @@ class StateSharing:
 
     def _share(self, *, comes: bool = False) -> None:
         """Give who came the state, and compare it with the others'."""
-        state, part = self._state, self._world
+        state, copies = self._state, self._copies
         said: dict[str, Any] = {"comes": comes, "digest": state.digest()}
-        gives = self._exchange({**said, "part": state.part})
-        comers = [r for r, one in enumerate(gives) if one["comes"]]
+        said |= {"part": state.part, "step": state.step, **copies.told()}
+        left = self._left_for(state.rank) if comes else {}
+        said["leaver"] = left.get("values", {}).get("step")
+        gives = self._exchange(said)
         self._check_alike(gives)
-        if comers:
-            self._move(gives, comers, comes=comes)
+        if any(one["comes"] for one in gives):
+            self._move(choose(gives), left, comes=comes)
         self._now("state")
-        hashes = self._exchange({"hashes": hashes_of(state.tensors())})
+        copies.is_wanted = True
+        alike = state.tensors(with_buffers=False)
+        hashes = self._exchange({"hashes": hashes_of(alike)})
         self._compare(gives, hashes)
-        del part
 
     def _check_alike(self, gives: Sequence[Mapping[str, Any]]) -> None:
         digests = {one["digest"] for one in gives}
@@ -170,28 +186,80 @@ class StateSharing:
                 f"{', '.join(sorted(digests))}; want one program for all"
             )
 
-    def _move(
-        self, gives: Sequence[Mapping[str, Any]], comers: Sequence[int], *, comes: bool
-    ) -> None:
-        """Move tensors from the first rank that has a part to each that came for it."""
-        state, me = self._state, self._me
-        sources = {r: _source_of(r, gives) for r in comers}
+    def _move(self, plan: Restoring, left: Mapping[str, Any], *, comes: bool) -> None:
+        """Have those who came take their states; where need be, all go back a way."""
+        state, me, step = self._state, self._me, plan.step
         tag = f"state/{self._world.standing.generation}"
         offer: dict[str, Any] = {}
-        if me in sources.values():
-            self._mover.offer(state.tensors(), tag)
-            offer = {"engine": self._mover.metadata, "layout": state.layout()}
-            offer |= {"values": state.values()}
         try:
+            for rank in [r for r, source in plan.sources.items() if source == me]:
+                if step is None:
+                    tensors, said = (
+                        state.tensors(),
+                        offer.get("of") or self._state.described(),
+                    )
+                else:
+                    given = self._copies.to_give(rank, step)
+                    tensors, said = given.tensors, given.said
+                self._mover.offer(tensors, f"{tag}/{rank}")
+                offer |= {"engine": self._mover.metadata, "of": said}
+                offer[str(rank)] = said
+            offer.pop("of", None)
             offered = self._exchange(offer)
             if comes:
-                theirs = offered[sources[me]]
-                state.conform(theirs["layout"])
-                self._mover.take(theirs["engine"], state.tensors(), tag)
-                state.restore(theirs["values"])
+                source = plan.sources[me]
+                if source == FILE:
+                    state.take(self._copies.at(step or 0))
+                elif source == LEAVER:
+                    self._take(left["engine"], left, left["tag"])
+                else:
+                    given = offered[source]
+                    self._take(given["engine"], given[str(me)], f"{tag}/{me}")
+                if step is not None:
+                    self._copies.mine[step] = state.snapshot()
+            elif step is not None:
+                state.take(self._copies.at(step))
+                state.optimizer.zero_grad(set_to_none=True)
+                self.is_thrown_back = True
             self._exchange({"taken": comes})
+            if comes:
+                self._world.standing.tell(**{TOOK: [me, state.step]})
         finally:
             self._mover.withdraw()
+
+    def _take(self, engine: Any, said: Mapping[str, Any], tag: str) -> None:
+        """Take another's tensors and values."""
+        state = self._state
+        state.conform(said["layout"])
+        try:
+            self._mover.take(engine, state.tensors(), tag)
+        except TransferError as e:
+            raise self._world.give_up(f"cannot take a state: {e}") from e
+        state.restore(said["values"])
+        if odd := differences(hashes_of(state.tensors()), said["hashes"]):
+            raise MembershipError(
+                f"{odd[0]} and {len(odd) - 1} other tensors came otherwise than they "
+                "were sent: nobody may go on from here"
+            )
+
+    def _left_for(self, rank: int) -> dict[str, Any]:
+        """Return what one that has left this place still gives."""
+        facts = self._world.standing.facts.values()
+        found = [f[GIVES] for f in facts if f.get(GIVES, {}).get("rank") == rank]
+        return dict(found[-1]) if found else {}
+
+    def keep_copies(self) -> None:
+        """Copy states to neighbours and to files, where that is due (collective)."""
+        copies, part = self._copies, self._world
+        copies.save()
+        if copies.is_due:
+            comm = part.comm
+            assert comm is not None, "it is a rank"
+            tag = f"copy/{part.standing.generation}/{self._state.step}"
+            try:
+                copies.copy(comm.hosts, self._exchange, tag)
+            except TransferError as e:
+                raise part.give_up(f"cannot take a copy: {e}") from e
 
     def _compare(
         self, gives: Sequence[Mapping[str, Any]], said: Sequence[Mapping[str, Any]]
@@ -221,27 +289,31 @@ class StateSharing:
     def _save(self) -> None:
         """Keep what there is, where nobody goes on."""
         if self._state.checkpoint:
-            self._state.save(self._state.checkpoint)
+            self._state.save(self._state.path)
 
     # Before this rank leaves.
 
     def hand_over(self) -> None:
-        """Say that this rank writes nothing any more in this generation."""
-        standing = self._world.standing
+        """Say that this rank writes nothing any more in this generation.
+
+        Who comes takes its place's state from here: so stay until it has, if it can.
+        """
+        standing, state = self._world.standing, self._state
+        tag = f"left/{standing.generation}"
+        self._mover.offer(state.tensors(), tag)
+        said = {"rank": state.rank, "tag": tag, "engine": self._mover.metadata}
+        standing.tell(**{GIVES: {**said, **self._state.described()}})
         self._world.let_go()
         standing.tell(**{YIELDS: standing.generation, READY: False})
-
-
-def _source_of(rank: int, gives: Sequence[Mapping[str, Any]]) -> int:
-    """Return who gives a rank its state: the first that has the same part."""
-    part = gives[rank]["part"]
-    for source, one in enumerate(gives):
-        if not one["comes"] and one["part"] == part:
-            return source
-    raise MembershipError(
-        f"nobody is left who has the part of rank {rank} ({part}): want replicas of "
-        "each part (HSDP), or begin anew from a checkpoint"
-    )
+        mine = [state.rank, state.step]
+        with suppress(CommunicationError):  # nobody may have come, or all be over
+            standing.wait(
+                lambda: any(f.get(TOOK) == mine for f in standing.facts.values()),
+                _LEAVER_S,
+            )
+        standing.tell(**{GIVES: {}})
+        self._mover.withdraw()
+        self._copies.forget()
 
 
 def _replace(comm: Any) -> None:

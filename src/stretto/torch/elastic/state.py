@@ -16,7 +16,9 @@ import torch
 
 from stretto.errors import CallError, MembershipError
 from stretto.torch.elastic.batches import Batches
+from stretto.torch.elastic.hashes import hashes_of
 from stretto.torch.elastic.meshes import part_of, seat
+from stretto.torch.elastic.moving import Snapshot
 
 _MASK = (1 << 64) - 1
 
@@ -35,18 +37,28 @@ class State:
         seed: int = 0,
         batch: int = 0,
         random: bool = True,
+        copies: int = 0,
+        every: int = 50,
         checkpoint: str | None = None,
+        checkpoint_every: int = 0,
     ) -> None:
         """`model`: a module, or several; `loader`: what steps take their batches from.
 
         `extra` are other things with `state_dict` and `load_state_dict`. `batch`: the
         samples of a step, alike on all who join. `random=False` leaves generators
-        alone. What is left when too few ranks are is saved under `checkpoint`.
+        alone.
+
+        Before each of `every` steps a rank's state is copied to the memory of so many
+        others (`copies`): from there comes what only a lost rank had. What is left when
+        too few ranks are is saved under `checkpoint`, and each rank's state before each
+        of `checkpoint_every` steps under that and the step; `{rank}` in it is the rank.
         """
         self.models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self.optimizer, self.scheduler, self.extra = optimizer, scheduler, tuple(extra)
         self.loader, self.batch, self.seed = loader, batch, seed
         self.checkpoint, self._random = checkpoint, random
+        self.copies, self.every, self.checkpoint_every = copies, every, checkpoint_every
+        self._check_wishes()
         self.step = self.epoch = self.number = 0
         """Steps that were committed; and which batch of which epoch is the next."""
         self.rank, self.num_ranks = 0, 1
@@ -69,7 +81,26 @@ class State:
             where = self._params[0].device.index
             self._generators.append(torch.cuda.default_generators[where])
 
+    def _check_wishes(self) -> None:
+        for name in ("copies", "every", "checkpoint_every"):
+            least, given = int(name == "every"), getattr(self, name)
+            if type(given) is not int or given < least:
+                raise CallError(
+                    f"State: {name}={str(given)[:40]}; want a whole number, at least "
+                    f"{least}"
+                )
+        if self.checkpoint_every and "{rank}" not in (self.checkpoint or ""):
+            raise CallError(
+                f"State: checkpoint={self.checkpoint!r}; want a path with {{rank}} in "
+                "it, for checkpoint_every: each rank writes its own"
+            )
+
     # What there is.
+
+    @property
+    def path(self) -> str:
+        """Where this rank's checkpoints are."""
+        return (self.checkpoint or "").replace("{rank}", str(self.rank))
 
     @property
     def part(self) -> str:
@@ -82,11 +113,16 @@ class State:
             seat(self.models, rank)
         self.rank, self.num_ranks = rank, num_ranks
 
-    def tensors(self) -> dict[str, Any]:
-        """Return every tensor that a place consists of, by name: this rank's parts."""
+    def tensors(self, *, with_buffers: bool = True) -> dict[str, Any]:
+        """Return every tensor that a place consists of, by name: this rank's parts.
+
+        What forward passes leave in buffers is of each rank's own batches: replicas are
+        alike but for those.
+        """
         found: dict[str, Any] = {}
         for i, one in enumerate(self.models):
-            named = [*one.named_parameters(), *one.named_buffers()]
+            named = [*one.named_parameters()]
+            named += one.named_buffers() if with_buffers else ()
             found |= {f"model.{i}.{name}": local(t) for name, t in named}
         for i, p in enumerate(self._params):
             said = self.optimizer.state.get(p, {})
@@ -226,19 +262,31 @@ class State:
             raise CallError("steps: no loader and no number of steps; want one of them")
         return Batches(self.loader, epochs, steps)
 
+    def described(self) -> dict[str, Any]:
+        """Return what is sent of it beside its tensors, with the hash of each."""
+        hashes = hashes_of(self.tensors())
+        return {"layout": self.layout(), "values": self.values(), "hashes": hashes}
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of all of it."""
+        return Snapshot.of(self.tensors(), self.described())
+
     def save(self, path: str) -> None:
         """Write all of it to a file, for `load`."""
-        torch.save({"tensors": self.tensors(), "values": self.values()}, path)
+        self.snapshot().write(path)
 
     def load(self, path: str) -> None:
         """Take what `save` has written."""
-        found = torch.load(path, weights_only=True)
-        said = [[n, list(t.shape), str(t.dtype)] for n, t in found["tensors"].items()]
-        self.conform(said)
+        self.take(Snapshot.read(path))
+
+    def take(self, found: Snapshot) -> None:
+        """Be as this rank, or another one, was at some step."""
+        self.conform(found.said["layout"])
         with torch.no_grad():
             for name, tensor in self.tensors().items():
-                tensor.copy_(found["tensors"][name])
-        self.restore(found["values"])
+                tensor.copy_(found.tensors[name])
+        self.restore(found.said["values"])
+        self.committed = False
 
 
 def local(tensor: Any) -> Any:

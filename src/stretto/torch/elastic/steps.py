@@ -89,22 +89,31 @@ class Steps:
             self._stand_by()
         else:
             self._seat()
-        goes_on = True
-        while goes_on:
-            goes_on = False
+        while True:
             for one in self._begin_batches():
                 self._pending.append(one)
                 yield from self._until_committed()
-                if self._agreed and self._change():
-                    goes_on = True  # as another rank, or among more: begin anew
+                # As another rank, among more, or from an earlier step: begin anew.
+                if self._is_thrown_back() or (self._agreed and self._change()):
                     break
-        self._finish()
+            else:
+                if self._finish():
+                    break
         self._sharing.end()
 
-    def _finish(self) -> None:
+    def _is_thrown_back(self) -> bool:
+        """Return whether all have gone back to an earlier step."""
+        found, self._sharing.is_thrown_back = self._sharing.is_thrown_back, False
+        if found:
+            self._pending.clear()
+            self._sharing.undone = False
+        return found
+
+    def _finish(self) -> bool:
         """Wait until all have made their last step: one may not know that it is made.
 
-        Where one has left in order meanwhile, all had come so far.
+        Where one has left in order meanwhile, all had come so far. Return whether all
+        is done: a loss may throw all back.
         """
         part, standing = self.world, self.world.standing
         self._where = OUTSIDE
@@ -112,13 +121,15 @@ class Steps:
             who = standing.identities
             try:
                 part.exchange({"steps": self.state.step})
-                return
+                return True
             except CommunicationError:
                 if standing.is_over or any(standing.gone.get(i) == "" for i in who):
-                    return
+                    return True
                 self._recover(None)
                 self._seat()
                 part.rejoin()
+                if self._is_thrown_back():
+                    return False
 
     def _seat(self) -> None:
         comm = self.world.comm
@@ -144,17 +155,25 @@ class Steps:
             _, _, batch = self._pending[nth]
             state.begin(nth)
             self._where, part.absorbs = INSIDE, True
+            if not nth:
+                self._keep_copies()
             yield batch
             part.absorbs = False
             if part.fault is not None:
                 self._recover(None)
             self._where = OUTSIDE
             part.rejoin()
-            if state.step != before:
+            if state.step != before or self._sharing.is_thrown_back:
                 self._pending.clear()
                 return
             nth = 0 if self._sharing.undone else nth + 1
             self._sharing.undone = False
+
+    def _keep_copies(self) -> None:
+        try:
+            self._sharing.keep_copies()
+        except CommunicationError as e:
+            self.world.absorb(e)  # it ends the step
 
     # The commit.
 
@@ -277,16 +296,17 @@ class Steps:
         self._sharing.settle(False, None, grows=not leaving)
         self._seat()
         part.rejoin()
-        return self.state.num_ranks != size
+        return self._is_thrown_back() or self.state.num_ranks != size
 
     def _yield_place(self, *, stays: bool) -> None:
         """Hand this rank's place over, and stand by; or end this process."""
+        left = self.world.standing.generation
         self._sharing.hand_over()
         if not stays:
             self._sharing.end()
             self.world.close()
             sys.exit(0)
-        self.world.step_back()
+        self.world.step_back(left)
         self._stand_by()
 
     # Standing by.

@@ -17,7 +17,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from stretto.errors import CallError, CommunicationError, MembershipError
+from stretto.errors import (
+    CallError,
+    CommunicationError,
+    CommunicatorBroken,
+    MembershipError,
+)
 from stretto.fabric.faults import Fault
 from stretto.fabric.meeting.environment import find_place
 from stretto.fabric.meeting.meeting import Meeting
@@ -171,6 +176,13 @@ class ElasticWorld:
         assert self.comm is not None, "it is a rank"
         peers_of(self.comm._group).break_(fault)
 
+    def give_up(self, why: str) -> CommunicatorBroken:
+        """End what all ranks are in the midst of; return what to raise."""
+        assert self.comm is not None, "it is a rank"
+        text = f"rank {self.comm.rank} {why}"[:1000]
+        peers_of(self.comm._group).declare(Fault(error="CommunicatorBroken", text=text))
+        return CommunicatorBroken(text)
+
     def later(self, call: Callable[..., None], *args: Any) -> None:
         """Call something in the watcher thread, in a while."""
         assert self.meeting is not None, "it has met"
@@ -214,9 +226,11 @@ class ElasticWorld:
                 shield.comm = None
         self.comm, self._left = None, self.standing.generation
 
-    def step_back(self) -> None:
-        """Stand by from now on."""
+    def step_back(self, left: int | None = None) -> None:
+        """Stand by from now on; `left`: since which generation, if not just now."""
         self.let_go()
+        if left is not None:
+            self._left = left
         self.stands_by, self.fault = True, None
 
     def stand_by(self, ready: Callable[[], None]) -> None:
