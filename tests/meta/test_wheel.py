@@ -60,3 +60,9 @@ def test_the_wheel_carries_its_licence_and_one_dependency(wheel):
     assert "stretto = stretto.cli:main" in info["entry_points.txt"]
     named = "[torch.backends]\nstretto = stretto_autoload:register"
     assert named in info["entry_points.txt"]
+    named = "[vllm.platform_plugins]\nstretto = stretto_autoload:vllm_platform"
+    assert named in info["entry_points.txt"]
+    named = "[sglang.srt.plugins]\nstretto = stretto_autoload:sglang_hooks"
+    assert named in info["entry_points.txt"]
+    named = "stretto_deep_ep = stretto_autoload:deep_ep"
+    assert 2 == info["entry_points.txt"].count(named)

@@ -25,7 +25,7 @@ _GROUPS = {
     "patterns": bench.PATTERNS,
 }
 _RANKS = 2
-_OTHERS = ("matrix", "hop", "transfer", "weights")
+_OTHERS = ("matrix", "hop", "transfer", "weights", "experts")
 _ALL_SIZES, _ONE_SIZES = "8,256,4K,64K,1M,4M", "8:4M:4"
 _ALL_BUDGET_S, _ROW_BUDGET_S = 170.0, 1.5
 
@@ -62,6 +62,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="of transfer: whose cache, or all [llama-3.1-8b]",
     )
+    add("--shape", metavar="E,K,H", help="of experts: how many, choices, hidden")
     add("--hosts", type=int, default=2, help="that it has, of --ranks each [2]")
 
 
@@ -108,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
         return _transfer(args)
     if args.tests == ["weights"]:
         return _weights(args)
+    if args.tests == ["experts"]:
+        return _experts(args)
     task = task_of(args)
     if args.plot:
         bench.open_figure(args.plot)
@@ -172,6 +175,29 @@ def _weights(args: argparse.Namespace) -> int:
     rows = [row for nbytes in sizes for row in weights.measure(nbytes)]
     _show("bench weights", rows, args)
     return int(any(row["torn"] for row in rows))
+
+
+def _experts(args: argparse.Namespace) -> int:
+    """Measure dispatches and combines of experts; sizes are tokens of a rank."""
+    from stretto.bench import experts
+
+    _warn_of_load()
+    try:
+        shape = (
+            [int(one) for one in args.shape.split(",")]
+            if args.shape
+            else [256, 8, 2048]
+        )
+        many, choices, hidden = shape
+    except ValueError:
+        raise CallError(f"--shape {args.shape}; want E,K,H, as 256,8,2048") from None
+    tokens = parse_sizes(args.sizes) if args.sizes else experts.TOKENS
+    rows = experts.measure(
+        tuple(tokens), (many, choices, hidden), num_ranks=args.ranks or _RANKS,
+        gloo="gloo" in args.peers or args.peers == "all", seed=args.seed,
+    )  # fmt: skip
+    _show("bench experts", rows, args)
+    return int(not all(row["right"] for row in rows))
 
 
 def _show(command: str, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:

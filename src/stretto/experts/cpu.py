@@ -168,7 +168,7 @@ class CpuExperts:
     # Dispatch.
 
     def dispatch(
-        self, rows: Callable[[], tuple[NDArray[Any], Table, NDArray[np.float32]]],
+        self, rows: Callable[[], tuple[Any, Table, NDArray[np.float32]]],
         *, background: bool = False,
     ) -> _Pending:  # fmt: skip
         """Start a dispatch of what a function returns, or refuses: x, ids, weights."""
@@ -177,7 +177,7 @@ class CpuExperts:
 
         def store(turn: int) -> Line:
             x, ids, weights = rows()
-            kept["routing"] = routing = self._routing(ids, weights)
+            kept["routing"] = routing = self.routing(ids, weights)
             kept["own"] = x, scales = self._quantised(x)
             starts = np.full(g.num_ranks, self._comm.rank * g.max_tokens, np.int64)
             targets = self._way.open(
@@ -199,7 +199,8 @@ class CpuExperts:
 
         return self._begin(_DISPATCH, number, store, take, background=background)
 
-    def _routing(self, ids: Table, weights: NDArray[np.float32]) -> Routing:
+    def routing(self, ids: Table, weights: NDArray[np.float32]) -> Routing:
+        """Return where tokens go."""
         n, (tokens, k) = self.geometry.num_ranks, ids.shape
         routing = Routing(
             ids=ids, weights=weights, slots=np.empty((tokens, n), np.int64),
@@ -218,10 +219,10 @@ class CpuExperts:
             )
         return routing
 
-    def _quantised(
-        self, x: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+    def _quantised(self, x: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         g = self.geometry
+        if isinstance(x, tuple):  # fp8 already
+            return x
         return quantised(x, g.dtype, g.quantise) if g.quantise else (x, None)
 
     def _received(
@@ -239,15 +240,7 @@ class CpuExperts:
         weights = np.empty((num_rows, g.top_k), np.float32)
         record = np.array([g.record_bytes, g.ids_at], np.int64)
         compiled.read_choices(sources, counts, ids, weights, record)
-        at_experts = np.empty((num_rows, g.top_k), np.int64)
-        loads = np.zeros(g.num_local(rank), np.int64)
-        expert_starts = np.zeros(loads.size + 1, np.int64)
-        compiled.placed(ids, loads, expert_starts, at_experts, g.align)
-        places, num_out = at_experts, int(expert_starts[-1])
-        if g.layout != "expert":
-            wide = g.max_tokens if g.layout == "rank" else counts
-            places = _lines(counts, np.broadcast_to(wide, counts.shape))
-            num_out = n * g.max_tokens if g.layout == "rank" else num_rows
+        loads, expert_starts, places, num_out = self.laid_out(ids, counts)
         kind = np.uint8 if g.quantise else elements.STORED[g.dtype]
         rows = self._buffers.empty((num_out, g.hidden), kind)
         scales = None
@@ -270,6 +263,24 @@ class CpuExperts:
             weights=weights, sources=counts, counts=loads, starts=expert_starts,
             places=places, row_matrix=row_matrix, pair_matrix=pair_matrix,
         )  # fmt: skip
+
+    def laid_out(self, ids: Any, counts: Line) -> tuple[Line, Line, Table, int]:
+        """Return loads of experts, where they begin, places of rows, how many lines."""
+        g, loads = (
+            self.geometry,
+            np.zeros(self.geometry.num_local(self._comm.rank), int),
+        )
+        starts, places = (
+            np.zeros(loads.size + 1, np.int64),
+            np.empty(ids.shape, np.int64),
+        )
+        compiled.placed(ids, loads, starts, places, g.align)
+        if g.layout == "expert":
+            return loads, starts, places, int(starts[-1])
+        wide = g.max_tokens if g.layout == "rank" else counts
+        places = _lines(counts, np.broadcast_to(wide, counts.shape))
+        whole = g.num_ranks * g.max_tokens
+        return loads, starts, places, whole if g.layout == "rank" else len(ids)
 
     # Combine.
 

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from stretto.arrays import CPU, GPU, host_view
 from stretto.errors import CallError, StrettoError
+from stretto.experts import traced
 from stretto.experts.cpu import CpuExperts, ReceivedRows
 from stretto.experts.elements import STORED
 from stretto.experts.geometry import Geometry, unlike
+from stretto.experts.names import named
 from stretto.experts.proof import check_received
 from stretto.runtime.calls import Communicator
 
@@ -22,12 +24,17 @@ __all__ = ["Dispatched", "Experts", "Underway"]
 class _Library(Protocol):
     """How arrays of a library are read and made."""
 
+    raw: Any
+    """Its type of a byte."""
+
     def made(self, array: NDArray[Any], dtype: str) -> Any:
         """Return an array of that library, of our elements."""
 
 
 class _Numpy:
     """NumPy's own arrays: what it lacks is raw bits."""
+
+    raw = np.uint8
 
     def made(self, array: NDArray[Any], dtype: str) -> Any:
         return array.view(np.float16) if dtype == "float16" else array
@@ -100,6 +107,8 @@ class Experts:
         `blocks` and `threads` may be said.
         """
         self.comm, self.check = comm, check
+        self.distinct = False
+        """Whether a token that names an expert twice is refused, on CPUs."""
         refused, geometry = "", None
         try:
             geometry = Geometry.of(
@@ -125,16 +134,24 @@ class Experts:
         else:
             self.engine = CpuExperts(comm, geometry)
         """What runs both operations."""
+        self.name = named(self)
+        """What compiled code knows it by."""
 
     def dispatch(self, x: Any, ids: Any, weights: Any = None) -> Any:
         """Give each token to the ranks of its experts (collective).
 
         `x` is T x hidden, `ids` T x top_k experts, -1 for none; an expert may be there
         twice. `weights`, T x top_k, go with them. T is each rank's own, from 0 to
-        max_tokens.
+        max_tokens. Where rows are quantised, on CPUs, `x` may be a pair: rows that are
+        fp8 already, and their scales.
         """
         if self.on_gpu:
             return self.engine.dispatch(x, ids, weights)
+        if _is_tensor(x):
+            from stretto.experts import operators
+
+            if operators.in_graph():
+                return operators.dispatched(self, x, ids, weights)
         if _follows(x, weights):
             from stretto.experts.tensors import dispatched
 
@@ -155,20 +172,21 @@ class Experts:
         """
         if self.on_gpu:
             return self._aside(self.engine.dispatch, x, ids, weights)
-        like = _library(x)
+        like, since = _library(x), traced.begun()
         pending = self.engine.dispatch(
             lambda: self._tokens(x, ids, weights), background=background
         )
 
         def finish() -> Dispatched:
             received = self.engine.wait(pending)
+            traced.dispatched(self, received, since)
             if self.check:
                 check_received(self.comm, self.geometry, received)
             return Dispatched(received, self.geometry, like)
 
         return Underway(finish)
 
-    def combine(self, rows: Any, sent: Dispatched, weights: Any = None) -> Any:
+    def combine(self, rows: Any, sent: Any, weights: Any = None) -> Any:
         """Give each token the sum of its experts' rows (collective): T x hidden.
 
         `rows` lie as those of the dispatch. In layout "expert" each is multiplied by
@@ -178,6 +196,11 @@ class Experts:
         """
         if self.on_gpu:
             return self.engine.combine(rows, sent, weights)
+        if _is_tensor(rows):
+            from stretto.experts import operators
+
+            if operators.in_graph():
+                return operators.combined(self, rows, sent, weights)
         if weights is None and _follows(rows, getattr(sent, "weights", None)):
             from stretto.experts.tensors import combined
 
@@ -194,12 +217,18 @@ class Experts:
         """Start a combine: rows are on their way back when this returns."""
         if self.on_gpu:
             return self._aside(self.engine.combine, rows, sent, weights)
-        like, g = _library(rows), self.geometry
+        like, g, since = _library(rows), self.geometry, traced.begun()
         pending = self.engine.combine(
             sent.received, lambda: self._rows(rows, sent, weights), order=g.order,
             background=background,
         )  # fmt: skip
-        return Underway(lambda: like.made(self.engine.wait(pending), g.dtype))
+
+        def finish() -> Any:
+            out = self.engine.wait(pending)
+            traced.combined(self, sent.received, since)
+            return like.made(out, g.dtype)
+
+        return Underway(finish)
 
     @property
     def on_gpu(self) -> bool:
@@ -216,10 +245,14 @@ class Experts:
 
     def _tokens(
         self, x: Any, ids: Any, weights: Any
-    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float32]]:
+    ) -> tuple[Any, NDArray[np.int64], NDArray[np.float32]]:
         g, where = self.geometry, f"rank {self.comm.rank}: dispatch"
-        rows = self._elements(x, f"{where}: x", (None, g.hidden))
-        tokens = rows.shape[0]
+        if isinstance(x, tuple):
+            rows: Any = self._made_fp8(x, where)
+            tokens = int(rows[0].shape[0])
+        else:
+            rows = self._elements(x, f"{where}: x", (None, g.hidden))
+            tokens = int(rows.shape[0])
         if tokens > g.max_tokens:
             raise CallError(
                 f"{where}: {tokens} tokens; want at most max_tokens={g.max_tokens}"
@@ -231,6 +264,8 @@ class Experts:
                 f"numbers, {tokens} x {g.top_k}"
             )
         plain = np.ascontiguousarray(chosen, np.int64)
+        if self.distinct:
+            _require_distinct(plain, where)
         if weights is None:
             return rows, plain, np.ones(plain.shape, np.float32)
         return rows, plain, _weights(weights, f"{where}: weights", plain.shape)
@@ -255,6 +290,27 @@ class Experts:
         if weights is not None:
             of = _weights(weights, f"{where}: weights", of.shape)
         return plain, of, g.dtype
+
+    def _made_fp8(self, x: tuple[Any, ...], where: str) -> tuple[NDArray[Any], ...]:
+        """Return rows that came as fp8, and their scales."""
+        g = self.geometry
+        if not g.quantise or len(x) != 2:
+            raise CallError(
+                f"{where}: x of {len(x)} arrays with quantise={g.quantise or None!r}; "
+                "want one, or fp8 rows and their scales where rows are quantised"
+            )
+        views = [host_view(_bytes(x[0]), f"{where}: x"), host_view(x[1], f"{where}: x")]
+        (rows, kind), (scales, of_scales) = views
+        wide = g.scale_bytes // 4
+        if (rows.ndim, scales.ndim) != (2, 2) or (
+            (kind, rows.shape[1], of_scales, scales.shape)
+            != ("uint8", g.hidden, "float32", (rows.shape[0], wide))
+        ):
+            raise CallError(
+                f"{where}: x of shape {rows.shape} {kind} and {scales.shape} "
+                f"{of_scales}; want T x {g.hidden} fp8 and T x {wide} float32"
+            )
+        return np.ascontiguousarray(rows), np.ascontiguousarray(scales)
 
     def _elements(
         self, given: Any, what: str, shape: tuple[int | None, ...]
@@ -283,6 +339,25 @@ def _weights(given: Any, what: str, shape: tuple[int, ...]) -> NDArray[np.float3
     return np.ascontiguousarray(view)
 
 
+def _bytes(given: Any) -> Any:
+    """Return fp8 elements as raw bytes, which every library has."""
+    if str(getattr(given, "dtype", "")).endswith("float8_e4m3fn"):
+        return given.view(_library(given).raw)
+    return given
+
+
+def _require_distinct(ids: NDArray[np.int64], where: str) -> None:
+    """Refuse a token that names an expert twice."""
+    ordered = np.sort(ids, axis=1)
+    twice = np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
+    if twice.size:
+        t, j = twice[0]
+        raise CallError(
+            f"{where}: ids[{t}] has expert {ordered[t, j]} twice; want different "
+            "experts where each has room for a row of every token"
+        )
+
+
 def _follows(*given: Any) -> bool:
     """Whether autograd follows any of these."""
     if not any(getattr(one, "requires_grad", False) for one in given):
@@ -292,9 +367,14 @@ def _follows(*given: Any) -> bool:
     return wants_gradients(*given)
 
 
+def _is_tensor(given: Any) -> bool:
+    return type(given).__module__ == "torch" or hasattr(given, "data_ptr")
+
+
 def _library(given: Any) -> _Library:
     """Return how results are made for who passes such arrays."""
-    if type(given).__module__ == "torch" or hasattr(given, "data_ptr"):
+    given = given[0] if isinstance(given, tuple) and given else given
+    if _is_tensor(given):
         from stretto.experts import tensors
 
         return tensors.LIBRARY

@@ -18,7 +18,9 @@ from stretto.arrays import host_view
 from stretto.errors import CallError
 from stretto.experts.elements import STORED
 
-__all__ = ["LIBRARY", "TorchTensors", "combined", "dispatched", "wants_gradients"]
+__all__ = ["LIBRARY", "TorchTensors", "cleared", "combined", "combined_back",
+           "dispatched", "returned", "returned_weights", "summed",
+           "wants_gradients"]  # fmt: skip
 
 _RAW = {
     "bfloat16": torch.bfloat16,
@@ -30,6 +32,8 @@ _RAW = {
 
 class TorchTensors:
     """Results as tensors, which share the memory of arrays."""
+
+    raw = torch.uint8
 
     def made(self, array: NDArray[Any], dtype: str) -> Any:
         """Return a tensor of our elements."""
@@ -90,10 +94,9 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
         of_rows, of_weights = (grad.contiguous() for grad in grads)
         x = weights = None
         if ctx.needs_input_grad[0]:
-            x = _summed(ep, received, of_rows, ep.geometry.dtype)
+            x = summed(ep, received, of_rows, ep.geometry.dtype)
         if ctx.needs_input_grad[1]:
-            places = np.arange(len(of_weights)).reshape(-1, 1)
-            weights = _summed(ep, received, of_weights, "float32", places)
+            weights = returned_weights(ep, received, of_weights)
         return x, weights, None, None, None
 
 
@@ -111,35 +114,65 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Dispatch the gradient of the sums, and weigh it there."""
-        ep, received = ctx.ep, ctx.received
         rows, weights = ctx.saved_tensors
-        routing = received.routing
-        again = ep.plain_dispatch(
-            grads[0].contiguous(), torch.from_numpy(routing.ids),
-            torch.from_numpy(routing.weights),
-        )  # fmt: skip
-        if ep.geometry.layout != "expert":
-            return again.rows.view(rows.shape), None, None, None
-        places = torch.from_numpy(received.places)
-        chosen = places >= 0
-        lines = torch.zeros(len(rows), dtype=torch.float32)
-        lines[places[chosen]] = weights[chosen]
-        of_rows = (again.rows.float() * lines[:, None]).to(rows.dtype)
-        dots = (again.rows.float() * rows.float()).sum(1)
-        of_weights = torch.zeros_like(weights)
-        of_weights[chosen] = dots[places[chosen]]
-        return of_rows, of_weights, None, None
+        found = combined_back(ctx.ep, ctx.received, grads[0], rows, weights)
+        return *found, None, None
 
 
-def _summed(
+def combined_back(
+    ep: Any, received: Any, grad: Tensor, rows: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return gradients of rows and of weights (layout "expert"), of those of sums."""
+    routing = received.routing
+    again = ep.plain_dispatch(
+        grad.contiguous(), torch.from_numpy(routing.ids),
+        torch.from_numpy(routing.weights),
+    )  # fmt: skip
+    if ep.geometry.layout != "expert":
+        cleared(again)
+        return again.rows.view(rows.shape), None
+    places = torch.from_numpy(received.places)
+    chosen = places >= 0
+    lines = torch.zeros(len(rows), dtype=torch.float32)
+    lines[places[chosen]] = weights[chosen]
+    of_rows = (again.rows.float() * lines[:, None]).to(rows.dtype)
+    dots = (again.rows.float() * rows.float()).sum(1)
+    of_weights = torch.zeros_like(weights)
+    of_weights[chosen] = dots[places[chosen]]
+    return of_rows, of_weights
+
+
+def cleared(sent: Any) -> Any:
+    """Return a dispatch whose rows are zeros behind those that came."""
+    if sent.geometry.layout == "rank":
+        for source, count in enumerate(sent.sources.tolist()):
+            sent.rows[source, count:] = 0
+    return sent
+
+
+def returned_weights(ep: Any, received: Any, weights: Tensor) -> Tensor:
+    """Return the sums of what each rank has for a token's choices: T x top_k."""
+    places = np.arange(len(weights)).reshape(-1, 1)
+    return summed(ep, received, weights, "float32", places)
+
+
+def summed(
     ep: Any, received: Any, rows: Tensor, dtype: str, places: Any = None
 ) -> Tensor:
     """Return each token's sum of rows, without weights."""
     view, _ = host_view(rows, "gradient")
     plain = view.reshape(-1, view.shape[-1]).view(STORED[dtype])
+    order = "rank" if places is not None else ep.geometry.order
+    return returned(ep, received, plain, None, dtype, order, places)
+
+
+def returned(
+    ep: Any, received: Any, plain: Any, weights: Any, dtype: str, order: str,
+    places: Any = None,
+) -> Tensor:  # fmt: skip
+    """Return each token's sum of rows, with weights or without."""
     pending = ep.engine.combine(
-        received, lambda: (plain, None, dtype),
-        order="rank" if places is not None else ep.geometry.order, places=places,
-    )  # fmt: skip
+        received, lambda: (plain, weights, dtype), order=order, places=places
+    )
     made: Tensor = LIBRARY.made(ep.engine.wait(pending), dtype)
     return made

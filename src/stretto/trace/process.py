@@ -348,6 +348,11 @@ def observe(
         here.observed.append((where, kind, since_ns, now, nbytes, 1 + failed))
 
 
+def collects() -> bool:
+    """Return whether somebody records now."""
+    return _process is not None and _process.is_collected
+
+
 def wants_steps() -> bool:
     """Return whether somebody wants the steps inside calls."""
     return _process is not None and _process.wants_steps

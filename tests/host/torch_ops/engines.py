@@ -8,7 +8,7 @@ import torch.distributed as dist
 from tests.host.torch_ops.checks import check
 from tests.host.torch_ops.fusions import gloo
 
-from stretto.torch.serving import sglang, vllm
+from stretto.torch.serving import sglang, vllm, vllm_engine
 
 RECORDED = Path(__file__).parents[2] / "pure" / "torch_ops" / "signatures.json"
 
@@ -61,6 +61,9 @@ def engine_of_vllm(b):
     elif b.rank == 1:
         b.same("recv", comm.recv(x.shape, x.dtype), xs[0])
     b.true("dispatch", comm.dispatch(x, kept) == (x, kept))
+    extra = [kept]
+    whole = comm.dispatch(x, kept, x, False, extra)
+    b.true("more in its place", len(whole) == 4 and whole[3] is extra)
     b.true("combine", comm.combine(x) is x)
     other = vllm.CustomAllreduce(group, torch.device("cpu"))
     b.true("one communicator for a group", other._name == comm._name)
@@ -126,3 +129,65 @@ def communicator_of_sglang(b):
         b.raises("disabled", RuntimeError, "disabled", comm.all_reduce, x)
     b.true("enabled again", not comm.disabled)
     comm.close()
+
+
+class Cuda:
+    """What stands for vLLM's communicator: it says that it was asked."""
+
+    def __init__(self, cpu_group, device=None, device_group=None, unique_name=""):
+        self.cpu_group, self.device = cpu_group, torch.device(device)
+        self.unique_name = unique_name
+        self.world_size = dist.get_world_size(cpu_group)
+        self.rank_in_group = dist.get_rank(cpu_group)
+        self.ended = 0
+
+    def all_reduce(self, input_):
+        return "theirs"
+
+    all_gather = reduce_scatter = all_gatherv = reduce_scatterv = lambda self, *given: (
+        "theirs"
+    )
+
+    def destroy(self):
+        self.ended += 1
+
+
+@check
+def verbs_over_vllm(b):
+    """Our verbs before vLLM's own class: ours where they can be, else its."""
+    gloo(b)
+    group = dist.new_group(backend="gloo")
+    made = type("Both", (vllm_engine.OverCuda, Cuda), {})
+    cpu = made(group, "cpu", unique_name="tp:0")
+    b.true("no GPU", cpu.all_reduce(torch.ones(4)) == "theirs")
+    real, vllm_engine._ours = vllm_engine._ours, lambda group, device: True
+    try:
+        comm = made(group, "cpu", unique_name="tp:0")
+    finally:
+        vllm_engine._ours = real
+    xs = b.draw(b.n * b.n, 3)
+    x, kept, total = xs[b.rank], xs[b.rank].clone(), torch.stack(xs).sum(0)
+    b.same("all_reduce", comm.all_reduce(x), total)
+    b.same("strided", comm.all_reduce(x.t()), total.t())
+    b.same("its input stays", x, kept)
+    b.true("complex", comm.all_reduce(x.cfloat()) == "theirs")
+    b.true("nothing", comm.all_reduce(x[:0]) == "theirs")
+    b.same("all_gather", comm.all_gather(x), torch.cat(xs, -1))
+    b.same("custom_all_gather", comm.custom_all_gather(x), torch.cat(xs))
+    part = total.chunk(b.n)[b.rank]
+    b.same("reduce_scatter", comm.reduce_scatter(x, 0), part)
+    b.same("custom_reduce_scatter", comm.custom_reduce_scatter(x), part)
+    b.true("no whole rows", comm.custom_reduce_scatter(x[:1]) is None)
+    b.true("no whole parts", comm.reduce_scatter(x[:1], 0) == "theirs")
+    sizes = [r + 1 for r in range(b.n)]
+    mine = x[: sizes[b.rank]]
+    rows = torch.cat([y[:s] for y, s in zip(xs, sizes, strict=True)])
+    b.same("all_gatherv", comm.all_gatherv(mine, 0, sizes), rows)
+    b.same("of a list", comm.all_gatherv([mine, mine * 2], 0, sizes)[1], rows * 2)
+    some = [0, *sizes[1:]]
+    b.true("no rows", comm.all_gatherv(x[: some[b.rank]], 0, some) == "theirs")
+    cut = total[: sum(sizes)].split(sizes)[b.rank]
+    b.same("reduce_scatterv", comm.reduce_scatterv(x[: sum(sizes)], 0, sizes), cut)
+    comm.destroy()
+    b.true("both ended", comm.ended == 1)
+    b.true("theirs again", comm.all_reduce(x) == "theirs")

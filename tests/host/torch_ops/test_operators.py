@@ -7,6 +7,7 @@ from tests.host.torch_ops import (
     beside,
     checks,
     collectives,
+    engine_experts,
     engines,
     fusions,
     held,
@@ -20,6 +21,7 @@ import stretto
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
 MODULES = (
     *(collectives, norms, fusions, held, matmuls, engines, beside),
+    engine_experts,
     unlike,
 )
 NAMES = tuple(n for n in checks.CHECKS if n not in checks.SLOW)

@@ -56,11 +56,12 @@ def test_every_recorded_call_is_accepted(path, name, text):
 
 @pytest.mark.parametrize("path", RECORDED["classes"])
 def test_a_record_says_where_it_was_read(path):
-    """Repository, file and commits: so that it can be read again."""
+    """File, and commits or releases: so that it can be read again."""
     one = RECORDED["classes"][path]
 
     assert one["source"].count("/") > 1
     assert all(len(commit) == 40 for commit in one["commits"])
+    assert one["commits"] or one["releases"]
 
 
 def test_a_missing_argument_would_be_found():

@@ -1,1 +1,1 @@
-"""Serving engines' own interfaces, with stretto behind them: `.vllm` and `.sglang`."""
+"""Serving engines' own interfaces, with stretto behind them; as plug-ins `*_engine`."""

@@ -30,14 +30,24 @@ class CustomAllReduceV2(PeerAllReduce):
         self,
         group: Any,
         device: torch.device,
-        max_pull_size: int | None = None,
+        max_size: int | None = None,
         max_push_size: int | None = None,
+        *,
+        max_pull_size: int | None = None,
         **unknown: Any,
     ) -> None:
-        """Join the group's ranks (collective); `disabled` says that it cannot be."""
-        self.max_pull_size = MOST_BYTES if max_pull_size is None else max_pull_size
-        super().__init__(group, self.max_pull_size)
+        """Join the group's ranks (collective); `disabled` says that it cannot be.
+
+        `max_size` was `max_pull_size` once, in the same place.
+        """
+        most = max_pull_size if max_size is None else max_size
+        self.max_size = self.max_pull_size = MOST_BYTES if most is None else most
+        super().__init__(group, self.max_size)
         self.device = device
+
+    def supports_push(self, *, nbytes: int, num_blocks: int) -> bool:
+        """Return False: fusions of SGLang's own write to its staging, not to ours."""
+        return False
 
     def override_shot(self, shot: int | None) -> None:
         """Do nothing: how many steps are taken is chosen by measurement here."""

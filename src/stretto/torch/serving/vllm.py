@@ -1,8 +1,7 @@
 """The shapes of vLLM: its device communicator, and its custom all_reduce.
 
-A platform plugin names the first in `get_device_communicator_cls()`:
-"stretto.torch.serving.vllm.StrettoDeviceCommunicator". The second stands where
-`CustomAllreduce` does. Neither needs vLLM to be installed.
+The first is for a platform of one's own, the second stands where `CustomAllreduce`
+does. Neither needs vLLM to be installed; `.vllm_engine` is for vLLM as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from torch import Tensor
 from stretto.errors import CallError
 from stretto.torch import operators
 from stretto.torch.serving.joining import Joined, PeerAllReduce, joined
+from stretto.torch.serving.vllm_experts import manager_for
 
 _log = logging.getLogger("stretto.torch")
 MOST_BYTES = 8 << 20
@@ -31,6 +31,9 @@ class StrettoDeviceCommunicator:
         device: torch.device | None = None,
         device_group: Any = None,
         unique_name: str = "",
+        global_ranks: list[int] | None = None,
+        global_world_size: int | None = None,
+        use_all2all: bool = False,
         **unknown: Any,
     ) -> None:
         """Join the group's ranks (collective)."""
@@ -45,8 +48,8 @@ class StrettoDeviceCommunicator:
         self.global_rank = dist.get_rank()
         self.global_world_size = dist.get_world_size()
         self.rank_in_group = dist.get_group_rank(cpu_group, self.global_rank)
-        self.is_ep_communicator = "ep" in unique_name
-        self.use_all2all = False
+        self.is_ep_communicator = unique_name.split(":")[0] == "ep"
+        self.use_all2all = self.is_ep_communicator and use_all2all
         self.all2all_manager: Any = None
         found = joined(cpu_group)
         if found is None:
@@ -56,6 +59,8 @@ class StrettoDeviceCommunicator:
             )
         self._joined: Joined | None = found
         self._comm, self._name = found.comm, found.name
+        if self.use_all2all:
+            self.all2all_manager = manager_for(cpu_group)
 
     def all_reduce(self, input_: Tensor) -> Tensor:
         """Return the sum, a new tensor."""
@@ -97,6 +102,16 @@ class StrettoDeviceCommunicator:
         part = operators.reduce_scatter_v(turned, sizes, "sum", self._name)
         return part.movedim(0, dim).contiguous()
 
+    def reduce_scatterv_into_output(
+        self,
+        input_: Tensor,
+        output: Tensor,
+        dim: int = -1,
+        sizes: list[int] | None = None,
+    ) -> Tensor:
+        """Return `output`, filled with this rank's places of the sum."""
+        return output.copy_(self.reduce_scatterv(input_, dim, sizes))
+
     def gather(self, input_: Tensor, dst: int = 0, dim: int = -1) -> Tensor | None:
         """Return everybody's tensors, joined along an axis, at one rank; else None."""
         turned = input_.movedim(dim, 0)
@@ -126,6 +141,9 @@ class StrettoDeviceCommunicator:
     def destroy(self) -> None:
         """Give the communicator back."""
         left, self._joined = self._joined, None
+        manager, self.all2all_manager = self.all2all_manager, None
+        if manager is not None:
+            manager.destroy()
         if left is not None:
             left.leave()
 
@@ -139,21 +157,61 @@ class StrettoDeviceCommunicator:
         is_sequence_parallel: bool = False,
         extra_tensors: list[Tensor] | None = None,
     ) -> Any:
-        """Return what came: experts are not divided by this communicator."""
+        """Return everybody's tokens and logits; what came, if there is no manager."""
+        if self.all2all_manager is not None:
+            return self.all2all_manager.dispatch_router_logits(
+                hidden_states, router_logits, is_sequence_parallel, extra_tensors
+            )
         return _all_of(hidden_states, router_logits, extra_tensors)
 
     def dispatch(self, hidden_states: Tensor, *given: Any, **options: Any) -> Any:
-        """Return what came, in the forms that vLLM has had."""
-        rest = [*given, *(v for v in options.values() if isinstance(v, Tensor))]
+        """Return everybody's tokens; what came, where there is no manager.
+
+        In the forms that vLLM has had.
+        """
+        if self.all2all_manager is not None:
+            return self.all2all_manager.dispatch(hidden_states, *given, **options)
+        rest = [*given, *options.values()]
         tensors = [one for one in rest if isinstance(one, Tensor)]
-        extra = options.get("extra_tensors")
-        return _all_of(hidden_states, *tensors, extra)
+        lists = [one for one in rest if isinstance(one, list)]
+        return _all_of(hidden_states, *tensors, lists[0] if lists else None)
 
     def combine(
         self, hidden_states: Tensor, is_sequence_parallel: bool = False
     ) -> Tensor:
-        """Return what came."""
+        """Return this rank's sums; what came, where there is no manager."""
+        if self.all2all_manager is not None:
+            summed: Tensor = self.all2all_manager.combine(
+                hidden_states, is_sequence_parallel
+            )
+            return summed
         return hidden_states
+
+    def combine_into_output(
+        self, hidden_states: Tensor, output: Tensor, is_sequence_parallel: bool = False
+    ) -> Tensor:
+        """Return `output`, filled with what came."""
+        return output.copy_(self.combine(hidden_states, is_sequence_parallel))
+
+    def allocate_combine_input(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        is_sequence_parallel: bool = False,
+    ) -> Tensor | None:
+        """Return None: no tensor is better placed here than another."""
+        return None
+
+    def get_symmetric_memory_buffer(
+        self,
+        role: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Tensor | None:
+        """Return None, as `allocate_combine_input`."""
+        return None
 
 
 def _all_of(*given: Any) -> tuple[Any, ...]:
@@ -168,6 +226,7 @@ class CustomAllreduce(PeerAllReduce):
         group: Any,
         device: int | str | torch.device,
         max_size: int = MOST_BYTES,
+        *sizes: Any,
         symm_mem_enabled: bool = False,
         **unknown: Any,
     ) -> None:
@@ -185,6 +244,18 @@ class CustomAllreduce(PeerAllReduce):
     ) -> Tensor:
         """Return the sum, in `out` or a new tensor."""
         return operators.all_reduce(inp, "sum", self._name, out=out)
+
+    def custom_all_gather(self, inp: Tensor) -> Tensor | None:
+        """Return everybody's rows, or None when another way has to be taken."""
+        if not self.should_custom_ar(inp):
+            return None
+        return operators.all_gather(inp.contiguous(), self._name)
+
+    def custom_reduce_scatter(self, inp: Tensor) -> Tensor | None:
+        """Return this rank's rows of the sum, or None as `custom_all_gather`."""
+        if not self.should_custom_ar(inp) or inp.shape[0] % self.world_size:
+            return None
+        return operators.reduce_scatter(inp.contiguous(), "sum", self._name)
 
     def custom_all_reduce(self, input: Tensor) -> Tensor | None:  # noqa: A002
         """Return the sum, a new tensor, or None when another way has to be taken."""
