@@ -59,8 +59,9 @@ def send_records(
 
     A record is row, scales, k ids, k weights; ids are the receiver's, -1 where another
     rank owns the expert. `words`: rows, bytes of one, scales, bytes of those, bytes of
-    a record, where ids begin in it, this rank, whether to store past the caches. Of
-    what goes to this rank itself the row stays where it is. `choices` is scratch.
+    a record, where ids begin in it, this rank, whether to store past the caches, bytes
+    from a row to the next and from its scales to the next. Of what goes to this rank
+    itself the row stays where it is. `choices` is scratch.
     """
     rows, row_bytes, scales, scale_bytes = words[0], words[1], words[2], words[3]
     record, ids_at, k, me, past = words[4], words[5], ids.shape[1], words[6], words[7]
@@ -70,9 +71,9 @@ def send_records(
                 continue
             to = targets[q] + slots[t, q] * record
             if q != me:
-                copy(to, rows + t * row_bytes, row_bytes, past)
+                copy(to, rows + t * words[8], row_bytes, past)
                 if scale_bytes:
-                    memcpy(to + row_bytes, scales + t * scale_bytes, scale_bytes)
+                    memcpy(to + row_bytes, scales + t * words[9], scale_bytes)
             for j in range(k):
                 e = ids[t, j]
                 choices[j] = local[e] if e >= 0 and owner[e] == q else -1

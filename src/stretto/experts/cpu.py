@@ -14,15 +14,14 @@ from stretto.errors import CallError, StrettoError
 from stretto.experts import compiled, elements
 from stretto.experts.buffers import SpareMemory
 from stretto.experts.geometry import QUANTISERS, Geometry
-from stretto.experts.ways import Line, before, way_of
+from stretto.experts.hosts import HostRows, record_words
+from stretto.experts.ways import Line, before, past_caches, way_of
 from stretto.runtime.calls import Communicator
 
 __all__ = ["CpuExperts", "ReceivedRows", "Routing"]
 
 Table = NDArray[np.int64]
 _DISPATCH, _COMBINE = 1, 2
-_CACHED = 1 << 22
-"""Bytes that are more likely read from a cache than not."""
 _CALLED = {_DISPATCH: "dispatch", _COMBINE: "combine"}
 
 
@@ -82,11 +81,13 @@ class CpuExperts:
         """Make inboxes (collective)."""
         self._comm, self.geometry = comm, geometry
         self._generation = comm.generation
-        self._way = way_of(comm, geometry.inbox_bytes)
+        self._way = way_of(comm, geometry.inbox_bytes, geometry.outbox_bytes)
+        self._hosts = HostRows(comm, geometry) if comm.hosts else None
         n, g = geometry.num_ranks, geometry
+        wide = 2 * n + (self._hosts.num_hosts if self._hosts is not None else 0)
         self._owner, self._local = g.owners(), g.local()
-        self._head = [np.zeros(4 + 2 * n, np.int64) for _ in range(2)]
-        self._heads = [np.zeros((n, 4 + 2 * n), np.int64) for _ in range(2)]
+        self._head = [np.zeros(4 + wide, np.int64) for _ in range(2)]
+        self._heads = [np.zeros((n, 4 + wide), np.int64) for _ in range(2)]
         self._buffers = SpareMemory()
         self._choices = np.zeros(g.top_k, np.int32)
         self._turn = self._number = 0
@@ -179,19 +180,20 @@ class CpuExperts:
             x, ids, weights = rows()
             kept["routing"] = routing = self.routing(ids, weights)
             kept["own"] = x, scales = self._quantised(x)
-            starts = np.full(g.num_ranks, self._comm.rank * g.max_tokens, np.int64)
-            targets = self._way.open(
-                turn, routing.counts * g.record_bytes, starts * g.record_bytes
-            )
-            words = (
-                _at(x), g.row_bytes, _at(scales), g.scale_bytes, g.record_bytes,
-                g.ids_at, self._comm.rank, _past(routing.counts, g.row_bytes),
-            )  # fmt: skip
+            past = past_caches(routing.counts, g.row_bytes)
+            words = record_words(g, _at(x), _at(scales), self._comm.rank, past)
+            told = [routing.counts, routing.num_pairs]
+            if self._hosts is not None:
+                told.append(self._hosts.send(turn, routing, words))
+                return np.concatenate(told)
+            starts = np.full(g.num_ranks, self._comm.rank * g.slot_bytes, np.int64)
+            sizes = routing.counts * g.record_bytes
+            targets = self._way.open(turn, sizes, starts)
             compiled.send_records(
                 routing.slots, ids, weights, self._owner, self._local, self._choices,
                 targets, np.array(words, np.int64),
             )  # fmt: skip
-            return np.concatenate([routing.counts, routing.num_pairs])
+            return np.concatenate(told)
 
         def take(turn: int, heads: Table) -> ReceivedRows:
             routing, own = kept["routing"], kept["own"]
@@ -231,10 +233,13 @@ class CpuExperts:
     ) -> ReceivedRows:  # fmt: skip
         """Read what came, and lay it out."""
         g, rank, n = self.geometry, self._comm.rank, self.geometry.num_ranks
-        row_matrix, pair_matrix = heads[:, :n], heads[:, n:]
+        row_matrix, pair_matrix = heads[:, :n], heads[:, n : 2 * n]
         counts = np.ascontiguousarray(row_matrix[:, rank])
-        starts = np.arange(n, dtype=np.int64) * g.max_tokens * g.record_bytes
-        sources = self._way.close(turn, row_matrix * g.record_bytes, starts)
+        if self._hosts is not None:
+            sources = self._hosts.receive(turn, heads[:, 2 * n :])
+        else:
+            starts = np.arange(n, dtype=np.int64) * g.slot_bytes
+            sources = self._way.close(turn, row_matrix * g.record_bytes, starts)
         num_rows = int(counts.sum())
         ids = np.empty((num_rows, g.top_k), np.int32)
         weights = np.empty((num_rows, g.top_k), np.float32)
@@ -253,7 +258,7 @@ class CpuExperts:
                 if scales is not None:
                     scales[first:last] = 0
         words = (g.record_bytes, g.row_bytes, g.scale_bytes, rank, _at(own[0]),
-                 _at(own[1]), _past(loads, g.row_bytes))  # fmt: skip
+                 _at(own[1]), past_caches(loads, g.row_bytes))  # fmt: skip
         compiled.spread(
             sources, counts, places, np.array([_at(rows), _at(scales)], np.int64),
             routing.slots, np.array(words, np.int64),
@@ -309,7 +314,7 @@ class CpuExperts:
             targets = self._way.open(turn, sizes * row_bytes, starts * row_bytes)
             if order == "k" or places is not None:
                 at = sent.places if places is None else places
-                past = _past(sizes, row_bytes)
+                past = past_caches(sizes, row_bytes)
                 compiled.send_back(
                     sent.sources, at, _at(rows), targets, row_bytes, past
                 )
@@ -339,7 +344,7 @@ class CpuExperts:
         total = np.empty(rows.shape[1], np.float32)
         compiled.send_sums[rows.dtype.name](
             sent.sources, sent.places, weights, rows, line, total, targets,
-            elements.KINDS[dtype], _past(sent.sources, rows[:1].nbytes),
+            elements.KINDS[dtype], past_caches(sent.sources, rows[:1].nbytes),
         )  # fmt: skip
 
     def _summed(
@@ -367,11 +372,6 @@ class CpuExperts:
 
 def _at(array: NDArray[Any] | None) -> int:
     return 0 if array is None else int(array.ctypes.data)
-
-
-def _past(rows: Line, row_bytes: int) -> int:
-    """Return 1 where so many rows had better not go through the caches."""
-    return int(rows.sum() * row_bytes > _CACHED)
 
 
 def _lines(counts: Line, wide: Line) -> Table:

@@ -129,6 +129,11 @@ class Geometry:
         return -(-(self.ids_at + 8 * self.top_k) // _LINE) * _LINE
 
     @property
+    def slot_bytes(self) -> int:
+        """Bytes of an inbox that are one sender's."""
+        return self.max_tokens * self.record_bytes
+
+    @property
     def back_rows(self) -> int:
         """How many rows may come back for a token."""
         n = min(self.num_ranks, self.top_k)
@@ -137,10 +142,21 @@ class Geometry:
     @property
     def inbox_bytes(self) -> int:
         """Bytes that may be under way to a rank at once: whole lines."""
-        there = self.num_ranks * self.max_tokens * self.record_bytes
-        row = max(self.hidden * self.itemsize, 4 * self.top_k)
-        back = self.max_tokens * self.back_rows * row
-        return -(-max(there, back) // _LINE) * _LINE
+        back = self.max_tokens * self.back_rows * self._back_bytes
+        return -(-max(self.num_ranks * self.slot_bytes, back) // _LINE) * _LINE
+
+    @property
+    def outbox_bytes(self) -> int:
+        """Bytes that a rank may send at once: all that came may go back."""
+        there = self.slot_bytes * min(self.num_ranks, self.top_k)
+        each = self.top_k if self.order == "k" else 1
+        back = self.num_ranks * self.max_tokens * each * self._back_bytes
+        return max(there, back)
+
+    @property
+    def _back_bytes(self) -> int:
+        """Bytes of a row that comes back: elements, or gradients of weights."""
+        return max(self.hidden * self.itemsize, 4 * self.top_k)
 
     def owners(self) -> NDArray[np.int64]:
         """Return the rank of each expert."""

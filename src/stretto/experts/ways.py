@@ -7,16 +7,18 @@ Whoever starts operation e + 2 has heard all ranks in e + 1, and so all have lef
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.runtime.calls import Communicator
 
-__all__ = ["CallWay", "MemoryWay", "RowWay", "way_of"]
+__all__ = ["CallWay", "MemoryWay", "RowWay", "before", "past_caches", "way_of"]
 
 Line = NDArray[np.int64]
+_CACHED = 1 << 22
+"""Bytes that are more likely read from a cache than not."""
 
 
 class RowWay(Protocol):
@@ -54,8 +56,12 @@ class MemoryWay:
 
     def close(self, turn: int, matrix: NDArray[np.int64], starts: Line) -> Line:
         """Return places of this rank's inbox: all is there."""
-        places: Line = self._bases[turn, self._rank] + starts
+        places: Line = self.begins(turn) + starts
         return places
+
+    def begins(self, turn: int) -> int:
+        """Return where this rank's inbox begins."""
+        return int(self._bases[turn, self._rank])
 
     def inbox(self, turn: int) -> NDArray[np.uint8]:
         """Return the inbox."""
@@ -66,10 +72,10 @@ class MemoryWay:
 class CallWay:
     """Rows are stored here, and an all_to_all_v brings them: to other hosts, too."""
 
-    def __init__(self, comm: Communicator, nbytes: int) -> None:
-        """Have an outbox and an inbox."""
+    def __init__(self, comm: Communicator, nbytes: int, out: int) -> None:
+        """Have an inbox, and an outbox of so many bytes."""
         self._comm = comm
-        self._out, self._in = (np.empty(nbytes, np.uint8) for _ in range(2))
+        self._out, self._in = np.empty(out, np.uint8), np.empty(nbytes, np.uint8)
 
     def open(self, turn: int, sizes: Line, starts: Line) -> Line:
         """Return places of the outbox, one part after the other."""
@@ -89,13 +95,18 @@ class CallWay:
         return self._in
 
 
-def way_of(comm: Communicator, nbytes: int) -> RowWay:
+def way_of(comm: Communicator, nbytes: int, out: int) -> RowWay:
     """Return how rows get to the ranks of a communicator (collective)."""
-    made: Any = CallWay if comm.hosts else MemoryWay
-    way: RowWay = made(comm, nbytes)
-    return way
+    if comm.hosts:
+        return CallWay(comm, nbytes, out)
+    return MemoryWay(comm, nbytes)
 
 
 def before(sizes: Line) -> Line:
     """Return the sum of all sizes before each."""
     return np.cumsum(sizes) - sizes
+
+
+def past_caches(rows: Line, row_bytes: int) -> int:
+    """Return 1 where so many rows had better not go through the caches."""
+    return int(rows.sum() * row_bytes > _CACHED)

@@ -74,7 +74,7 @@ def test_a_rank_that_dies_is_named():
 def called(comm):
     """Let rows go by all_to_all_v, as they do to other hosts."""
     cpu.way_of = CallWay
-    return many(comm, 500, 40)
+    return many(comm, 700, 120)
 
 
 def test_rows_that_go_by_calls_are_the_same():
