@@ -10,6 +10,7 @@ from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask.of_collectives import slowest, times, why_step
 from stretto.studio.ask.of_links import links
 from stretto.studio.ask.of_ranks import doing, late, why_rank
+from stretto.studio.ask.of_runs import whole
 from stretto.studio.ask.question import Question, Subject
 from stretto.studio.ask.window import Answer, FilteredCalls, window_of
 
@@ -23,6 +24,8 @@ _WAYS: dict[Subject, Callable[[Scene, Question, FilteredCalls], Answer]] = {
     Subject.WHY_STEP: why_step,
     Subject.WHY_RANK: why_rank,
     Subject.DOING: doing,
+    Subject.HANGS: whole,
+    Subject.SUMMARY: whole,
 }
 
 

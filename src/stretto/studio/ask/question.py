@@ -3,6 +3,7 @@
     slowest links    busiest links      late ranks        slowest collectives
     times            traffic            why is step N slow
     why is rank N late                  what is rank N doing
+    hangs            summary
 
     in COLLECTIVE    over SIZE          under SIZE        on COMMUNICATOR
     last DURATION    between TIME and TIME                rank N         top N
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 from stretto.errors import CallError
 from stretto.program import collectives
+from stretto.studio.ask.phrases import nearest, rewritten
 
 EXAMPLES = (
     "slowest link last minute",
@@ -31,6 +33,8 @@ EXAMPLES = (
     "times in all_reduce",
     "traffic rank 0",
     "what is rank 0 doing",
+    "hangs",
+    "summary",
 )
 
 
@@ -46,6 +50,8 @@ class Subject(enum.Enum):
     WHY_STEP = "why is step N slow"
     WHY_RANK = "why is rank N late"
     DOING = "what is rank N doing"
+    HANGS = "hangs"
+    SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,8 @@ class Question:
         return " ".join(said)
 
 
+_SURE = 3
+"""After so many words of a subject only its number can be wrong."""
 _MOST_TEXT, _MOST_NUMBER, _MOST_TOP = 400, 1 << 53, 1000
 _TOKEN = re.compile(r'"[^"]*"|[^\s",?!]+|"')
 _SILENT = frozenset({"the", "all", "show", "me", "please", "a", "of"})
@@ -111,6 +119,8 @@ _SAID = {
     ("slowest", "collectives"): Subject.SLOWEST,
     ("times",): Subject.TIMES,
     ("traffic",): Subject.TRAFFIC,
+    ("hangs",): Subject.HANGS,
+    ("summary",): Subject.SUMMARY,
     ("why", "is", "step", "N", "slow"): Subject.WHY_STEP,
     ("why", "is", "rank", "N", "late"): Subject.WHY_RANK,
     ("why", "is", "rank", "N", "slow"): Subject.WHY_RANK,
@@ -127,6 +137,8 @@ _TAKEN = {
     Subject.TRAFFIC: _OF_CALLS | {"rank"},
     Subject.WHY_STEP: frozenset({"comm", "top"}),
     Subject.DOING: frozenset({"top"}),
+    Subject.HANGS: frozenset(),
+    Subject.SUMMARY: frozenset(),
 }
 """The filters that mean something to a subject: others are refused, not ignored."""
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -145,7 +157,10 @@ def parse_question(text: str) -> Question:
     """Return what a text asks; an error says at which word, and what would do."""
     if len(text) > _MOST_TEXT:
         raise CallError(f"{len(text)} characters; want at most {_MOST_TEXT}")
-    return _Parser(text).question()
+    parser = _Parser(text)
+    if not parser.begins_well and (written := rewritten(text)):
+        parser = _Parser(written)
+    return parser.question()
 
 
 class _Parser:
@@ -155,6 +170,15 @@ class _Parser:
         found: list[str] = _TOKEN.findall(text)
         self._words = [w for w in found if w.lower() not in _SILENT]
         self._at = 0
+
+    @property
+    def begins_well(self) -> bool:
+        """Return whether it begins as a subject does: then its words are meant."""
+        for pattern in _SAID:
+            agreed = self._agreed(pattern)
+            if agreed == len(pattern) or (agreed >= _SURE and pattern[agreed] == "N"):
+                return True
+        return False
 
     def question(self) -> Question:
         if not self._words:
@@ -188,7 +212,9 @@ class _Parser:
         heads = [
             " ".join(pattern) for pattern in _SAID if self._agreed(pattern) >= best
         ]
-        raise self._wrong(self._spelled(), "one of: " + "; ".join(heads))
+        near = nearest(" ".join(self._words), tuple(map(" ".join, _SAID)))
+        want = f"one of: {'; '.join(heads)}. Nearest are: {'; '.join(near)}"
+        raise self._wrong(self._spelled(), want)
 
     def _matches(self, pattern: tuple[str, ...]) -> int | None:
         """Return the pattern's number, -1 without one; None: the words are others."""
