@@ -85,7 +85,7 @@ def _record(args: argparse.Namespace, command: Sequence[str]) -> int:
         if not any(folder.iterdir()):
             sys.stderr.write(
                 f"stretto trace: {command[0]} ended with {status} and no process of "
-                "its made a communicator of stretto\n"
+                "its called stretto\n"
             )
             return status
         recording = read_all(folder)

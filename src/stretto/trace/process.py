@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import platform
 import sys
@@ -293,6 +294,12 @@ def _here() -> _Process:
         return _process
 
 
+@functools.cache
+def _asked_for() -> bool:
+    """Return whether the environment names a folder for recordings."""
+    return os.environ.get(FOLDER, "") not in ("", *_OFF)
+
+
 def _forget() -> None:
     """Start anew in a forked child: the parent's rings are the parent's."""
     global _process, _making
@@ -343,6 +350,8 @@ def observe(
     next to nothing while nobody collects, and then nothing is kept.
     """
     here = _process
+    if here is None and _asked_for():  # a program that has engines, and no communicator
+        here = _here()
     if here is not None and here.is_collected:
         now = time.monotonic_ns()
         here.observed.append((where, kind, since_ns, now, nbytes, 1 + failed))

@@ -87,8 +87,8 @@ def rewritten(text: str) -> str:
         filters.insert(0, f"in {known.get(spelled) or known[spelled.rstrip('s')]}")
         rest = rest.replace(name[0], " collective ")
     numbers = {}
-    for what, pattern in _NUMBERED.items():
-        if numbered := pattern.search(rest):
+    for what, shape in _NUMBERED.items():
+        if numbered := shape.search(rest):
             numbers[what] = numbered[1]
             rest = rest[: numbered.start()] + f" {what} " + rest[numbered.end() :]
     if re.search("[0-9]", rest.replace("p50", "").replace("p99", "")):
