@@ -123,6 +123,7 @@ def _create(opts: Any, options: Any) -> Any:
     importlib.import_module("stretto.torch.operators")  # torch.ops.stretto exists
     if os.environ.get("STRETTO_ELASTIC"):  # as its launcher says
         importlib.import_module("stretto.torch.elastic").enable()
+    importlib.import_module("stretto.torch.shrinking").install()
     return create(opts, options)
 
 

@@ -110,7 +110,8 @@ class Fallback:
         """
         self._group = group
         self._store = store
-        self._timeout = timeout
+        self.timeout = timeout
+        """How long calls may take, as torch has said."""
         self.devices = [torch.device("cpu")]
         """The types of devices that the group serves."""
         if torch.cuda.is_available():
@@ -143,7 +144,7 @@ class Fallback:
 
     def take_timeout(self, timeout: timedelta) -> None:
         """Take how long calls on GPUs may last; Gloo has heard it already."""
-        self._timeout = timeout
+        self.timeout = timeout
         if self._nccl is not None:
             self._nccl._set_default_timeout(timeout)
 
@@ -154,7 +155,7 @@ class Fallback:
                 "not have; want a PyTorch with CUDA"
             )
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = self._timeout
+        options._timeout = self.timeout
         nccl = dist.ProcessGroupNCCL(
             dist.PrefixStore("nccl/", self._store),
             self._group.rank(),

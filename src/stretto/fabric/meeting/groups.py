@@ -45,13 +45,15 @@ def world(num_ranks: int, generation: int = 0, *, nth: int = 0) -> Group:
     return Group(name=name, members=tuple(range(num_ranks)), generation=generation)
 
 
-def part_of(whole: Group, name: str, members: Sequence[int]) -> Group:
-    """Return the group of some ranks of another, which breaks with it."""
+def part_of(
+    whole: Group, name: str, members: Sequence[int], *, apart: bool = False
+) -> Group:
+    """Return the group of some ranks of another: it breaks with it, or is `apart`."""
     return Group(
         name=f"{whole.name}/{name}",
         members=tuple(whole.members[i] for i in members),
         generation=whole.generation,
-        part_of=whole,
+        part_of=None if apart else whole,
     )
 
 

@@ -231,10 +231,11 @@ class Meeting:
         return None if chosen is None else self._open(chosen, peers.roster)
 
     def subgroup(
-        self, peers: PeerGroup, name: str, members: Sequence[int]
+        self, peers: PeerGroup, name: str, members: Sequence[int], *, apart: bool
     ) -> PeerGroup:
         """Return a group of some members, which nobody else hears of."""
-        return self._open(part_of(peers.group, name, members), peers.roster)
+        group = part_of(peers.group, name, members, apart=apart)
+        return self._open(group, peers.roster)
 
     def leave(self, peers: PeerGroup) -> None:
         """Forget a group; with the last one, leave the meeting."""

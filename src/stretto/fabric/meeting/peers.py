@@ -52,7 +52,7 @@ class MeetingServices(Protocol):
         """Return this rank's new group."""
 
     def subgroup(
-        self, peers: PeerGroup, name: str, members: Sequence[int]
+        self, peers: PeerGroup, name: str, members: Sequence[int], *, apart: bool
     ) -> PeerGroup:
         """Return a group of some members, which nobody else hears of."""
 
@@ -188,13 +188,17 @@ class PeerGroup:
         self._tell_of_exchange("split")
         return self._host.split(self, color, key)
 
-    def subgroup(self, name: str, members: Sequence[int]) -> PeerGroup:
+    def subgroup(
+        self, name: str, members: Sequence[int], *, apart: bool = False
+    ) -> PeerGroup:
         """Return the group of some ranks of this one, in that order.
 
-        Only they call it, with the same name; nothing is exchanged.
+        Only they call it, with the same name; nothing is exchanged. It breaks with this
+        one; one that is `apart` does not, and is made of a broken one, too.
         """
-        self.check()
-        return self._host.subgroup(self, name, members)
+        if not apart:
+            self.check()
+        return self._host.subgroup(self, name, members, apart=apart)
 
     def close(self) -> None:
         """Leave the group; with its last group a process leaves the meeting."""
