@@ -1,8 +1,8 @@
-"""Experts as vLLM has them on a platform: its `all2all_manager`, called as it does.
+"""Experts as vLLM has them on a platform: its manager over our communicators.
 
 The calls are those of vllm/model_executor/layers/fused_moe/prepare_finalize/
-naive_dp_ep.py and of AgRsAll2AllManager's groups (vLLM 0.33.0); the engine's own
-modules, groups and sizes of a step stand in.
+naive_dp_ep.py, and those that AgRsAll2AllManager makes of its groups (vLLM 0.33.0); the
+engine's modules, groups, manager and sizes of a step stand in.
 """
 
 import sys
@@ -14,7 +14,7 @@ from tests.host.experts import callers
 from tests.host.torch_ops.checks import check
 from tests.host.torch_ops.fusions import gloo
 
-from stretto.errors import CallError
+from stretto.errors import CallError, MissingExtraError
 from stretto.torch.serving import vllm, vllm_experts
 
 
@@ -29,20 +29,51 @@ class Coordinator:
         return getattr(self.device_communicator, name)
 
 
+class Gathering:
+    """What vLLM's AgRsAll2AllManager calls, with sizes of a step (0.33.0)."""
+
+    sizes, groups = (), {}
+
+    def __init__(self, cpu_group, tcp_store_group=None):
+        self.rank, self.world_size = cpu_group.rank(), cpu_group.size()
+
+    def dispatch(self, hidden_states, topk_weights, topk_ids,
+                 is_sequence_parallel=False, extra_tensors=None):  # fmt: skip
+        more = [] if extra_tensors is None else extra_tensors
+        group = self.groups["ep" if is_sequence_parallel else "dp"]
+        every = group.all_gatherv(
+            [hidden_states, topk_weights, topk_ids, *more], dim=0, sizes=self.sizes
+        )
+        return (*every[:3], *([] if extra_tensors is None else [every[3:]]))
+
+    def dispatch_router_logits(self, hidden_states, router_logits,
+                               is_sequence_parallel=False,
+                               extra_tensors=None):  # fmt: skip
+        group = self.groups["ep" if is_sequence_parallel else "dp"]
+        every = group.all_gatherv(
+            [hidden_states, router_logits], dim=0, sizes=self.sizes
+        )
+        return every[0], every[1]
+
+    def combine(self, hidden_states, is_sequence_parallel=False):
+        group = self.groups["ep" if is_sequence_parallel else "dp"]
+        return group.reduce_scatterv(hidden_states, dim=0, sizes=self.sizes)
+
+    def destroy(self):
+        self.world_size = 0
+
+
 def engine(sizes, backend, **groups):
     """Let vLLM be importable: with groups, sizes of a step, and a configuration."""
+    Gathering.sizes, Gathering.groups = sizes, groups
     parallel = types.SimpleNamespace(all2all_backend=backend)
     config = types.SimpleNamespace(parallel_config=parallel)
-    about = types.SimpleNamespace(get_chunk_sizes_across_dp_rank=lambda: sizes)
-    context = types.SimpleNamespace(dp_metadata=about)
+    where = "vllm.distributed.device_communicators"
     has = {
-        "vllm": {},
+        "vllm": {}, "vllm.distributed": {}, where: {},
         "vllm.config": {"get_current_vllm_config_or_none": lambda: config},
-        "vllm.forward_context": {"get_forward_context": lambda: context},
-        "vllm.distributed": {
-            f"get_{name}_group": lambda one=one: one for name, one in groups.items()
-        },
-    }
+        f"{where}.all2all": {"AgRsAll2AllManager": Gathering},
+    }  # fmt: skip
     for name, what in has.items():
         sys.modules[name] = types.ModuleType(name)
         vars(sys.modules[name]).update(what)
@@ -68,19 +99,17 @@ def experts_of_vllm(b):
     """A manager where vLLM wants one: the layer's result is that of one rank."""
     gloo(b)
     group = dist.new_group(backend="gloo")
-    alone = Coordinator(0, 1)
     sizes = [3 + 2 * r for r in range(b.n)]
     dp = Coordinator(b.rank, b.n)
     try:
-        engine(sizes, "allgather_reducescatter", dp=dp, tp=alone, ep=dp, pcp=alone)
+        engine(sizes, "allgather_reducescatter", dp=dp, ep=dp)
         other = vllm.StrettoDeviceCommunicator(group, unique_name="dp:0")
         b.true("none for others", other.all2all_manager is None)
         comm = vllm.StrettoDeviceCommunicator(group, unique_name="ep:0",
                                               use_all2all=True)  # fmt: skip
         dp.device_communicator = other
         manager = comm.all2all_manager
-        b.true("a manager", isinstance(manager, vllm_experts.GatheringManager))
-        b.true("of this host", not manager.internode)
+        b.true("vLLM's own manager", type(manager) is Gathering)
         made = torch.Generator("cpu").manual_seed(b.rank)
         x = torch.randn(sizes[b.rank], callers.HIDDEN, generator=made)
         ids = torch.rand(len(x), callers.EXPERTS, generator=made).argsort(1)[:, :3]
@@ -94,14 +123,14 @@ def experts_of_vllm(b):
         b.true("a list of one", len(rest) == 1 and rest[0][0].shape == (sum(sizes), 4))
         tokens, logits = comm.dispatch_router_logits(x, weights)
         b.true("logits", tokens.shape[0] == logits.shape[0] == sum(sizes))
-        b.raises("sizes", CallError, "vLLM says", comm.dispatch, x[1:], weights[1:],
-                 ids[1:])  # fmt: skip
-        b.raises("handles", CallError, "have none", manager.get_handle, {})
-        b.true("nobody is left out", not manager.query_active_mask().any())
-        engine(sizes, "pplx", dp=dp, tp=alone, ep=dp, pcp=alone)
+        engine(sizes, "pplx", dp=dp, ep=dp)
         b.raises("a backend", CallError, "all2all_backend='pplx'",
                  vllm_experts.manager_for, group)  # fmt: skip
+        engine(sizes, "deepep_low_latency", dp=dp, ep=dp)
+        b.raises("not there", MissingExtraError, "DeepEPLLAll2AllManager",
+                 vllm_experts.manager_for, group)  # fmt: skip
         comm.destroy()
+        b.true("destroyed", manager.world_size == 0)
         other.destroy()
     finally:
         for name in [n for n in sys.modules if n.split(".")[0] == "vllm"]:
