@@ -139,6 +139,9 @@ def details(comm):
             wrong.append(what)
 
     buffer = Buffer(comm)
+    every = [[7, r] for r in range(comm.num_ranks)]
+    for on_gpu in (False, True):
+        true("told", every == buffer._told((7, comm.rank), on_gpu))
     x, ids, weights = drawn(comm, 1, 9)
     per_rank, hosts, per_expert, inside, event = buffer.get_dispatch_layout(
         ids, EXPERTS

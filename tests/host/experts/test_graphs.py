@@ -72,21 +72,21 @@ def compiled(comm, kinds, backend, fullgraph=True):
 
 
 def test_one_graph_gives_the_same():
-    """Of every layout and order, with other numbers of tokens at each call."""
+    """With other numbers of tokens at each call."""
     for found in stretto.spawn(
-        compiled, KINDS, "aot_eager", num_ranks=2, deadline_s=120
+        compiled, KINDS[1:3], "aot_eager", num_ranks=2, deadline_s=120
     ):
-        assert [] == [(kind, off) for kind, off in zip(KINDS, found, strict=True)
-                      if not off < 1e-5]  # fmt: skip
+        assert max(found) < 1e-5
 
 
 @pytest.mark.slow
 def test_compiled_code_gives_the_same():
-    """By inductor."""
-    for found in stretto.spawn(
-        compiled, KINDS, "inductor", num_ranks=2, deadline_s=200
-    ):
-        assert max(found) < 1e-5
+    """By inductor, and of every layout and order."""
+    for backend in ("aot_eager", "inductor"):
+        for found in stretto.spawn(
+            compiled, KINDS, backend, num_ranks=2, deadline_s=200
+        ):
+            assert max(found) < 1e-5
 
 
 def served(comm):
