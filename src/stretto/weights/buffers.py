@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from stretto.errors import CallError
+from stretto.errors import CallError, TransferCancelled
 from stretto.transfer import Engine
 from stretto.weights.copies import Copy
 from stretto.weights.hashes import said_sums
@@ -56,6 +57,9 @@ class Buffers:
         self._shared: list[Copy | None] = [None] * count
         self._sums: list[tuple[int, ...]] = [()] * count
         self._told: set[str] = set()
+        self._turn = threading.Lock()
+        """Held while a version comes: closing waits for it."""
+        self._has_stopped = False
 
     def _second(self) -> None:
         """Make memory for a second copy: of the same library, on the same device."""
@@ -95,6 +99,24 @@ class Buffers:
 
     def pull(self, copy: int, source: Sequence[From], deadline: float) -> None:
         """Write a version into a copy; nobody reads there meanwhile."""
+        with self._turn:
+            if self._has_stopped:
+                raise TransferCancelled(f"weights {self._owner.name!r}: closed")
+            self._pull(copy, source, deadline)
+
+    def stop(self) -> None:
+        """Cut off what comes, and give back what a GPU has for it.
+
+        Who is still on the way to a peer is waited for as long as our patience lasts.
+        """
+        self._owner.puller.stop()
+        if self._turn.acquire(timeout=self._owner.patience):
+            if not self._has_stopped:
+                self.memory.close()
+            self._has_stopped = True
+            self._turn.release()
+
+    def _pull(self, copy: int, source: Sequence[From], deadline: float) -> None:
         owner, shared, into = self._owner, self._shared[copy], self._arrays[copy]
         if shared is not None:
             shared.take_back(owner.patience)

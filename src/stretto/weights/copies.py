@@ -8,7 +8,6 @@ patience lasts, then ends the lease, and from then on nothing is read under its 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,14 +101,6 @@ class Copy:
         """Return how many read it now."""
         return len(self._holds)
 
-    def wait_unread(self, timeout: float) -> bool:
-        """Wait until nobody reads it; return whether that is so in time."""
-        until = time.monotonic() + timeout
-        with self._changed:
-            while self._holds and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
-            return not self._holds
-
     def take_back(self, patience: float) -> None:
         """Take it back: when this returns nobody reads it, or begins to.
 
@@ -117,8 +108,7 @@ class Copy:
         """
         with self._changed:
             self.version = None
-        self.wait_unread(patience)
-        with self._changed:
+            self._changed.wait_for(lambda: not self._holds, patience)
             self._holds.clear()
             lease, self._lease = self._lease, None
         if lease is not None:

@@ -248,8 +248,7 @@ class Leads:
         try:
             theirs = self._theirs(asked)
             ours = [reports[rank] for rank in sorted(reports)]
-            faults, _ = differences(theirs, ours)
-            if faults:
+            if faults := differences(theirs, ours):
                 more = f", and {len(faults) - 4} more" if len(faults) > 4 else ""
                 error = ChecksumError(
                     f"weights {self._ranks.name!r}, version {asked.version}: what has "

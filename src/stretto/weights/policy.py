@@ -96,15 +96,11 @@ class Policy(Member):
         """Return how many versions newer one is to be had; None: that is not known."""
         with self.changed:
             version, lead = self.version, self._lead
-            some = [
-                w.offers for w in self.known.values() if w.offers is not None
-            ] if lead is None else [lead.newest()]  # fmt: skip
+            known = [who.offers for who in self.known.values()]
             ages = [
                 version.behind(one)
-                for one in some
-                if one is not None
-                and version is not None
-                and one.epoch == version.epoch
+                for one in (known if lead is None else [lead.newest()])
+                if one and version and one.epoch == version.epoch
             ]
             return max(ages, default=None)
 
@@ -230,10 +226,9 @@ class Policy(Member):
 
     def _turn_to(self, copy: int) -> None:
         """Let a module's parameters be those of a copy."""
-        if copy == self._live:
-            return
-        self._live = copy
-        self._buffers.turn_to(copy)
+        if copy != self._live:
+            self._live = copy
+            self._buffers.turn_to(copy)
 
     def _check(self) -> None:
         if self._broken is not None:
@@ -390,6 +385,11 @@ class Policy(Member):
             self._state, actions = self._state.pulled(pull.attempt, well=error is None)
             self._act(actions)
             self.changed.notify_all()
+
+    def close(self) -> None:
+        """Take all memory back: nothing is written there once this has returned."""
+        self._buffers.stop()
+        super().close()
 
 
 def _reached(found: Version, wanted: Version | int | None) -> bool:

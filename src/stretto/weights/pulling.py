@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import CallError
+from stretto.errors import CallError, TransferCancelled
 from stretto.transfer import Engine
 from stretto.weights.boxes import Box
 from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
@@ -77,6 +77,8 @@ class Puller:
         self.unread: tuple[str, ...] = ()
         """Tensors of the source of which nothing comes here: forgotten buffers, say."""
         self._plans: dict[tuple[str, ...], tuple[There, tuple[_Get, ...]]] = {}
+        self._begun: list[Any] = []
+        self._has_stopped = False
 
     def peers(self, source: Sequence[From], timeout: float = CONNECT_S) -> list[Any]:
         """Return the peers that are a source's ranks; connect with who is none yet."""
@@ -125,17 +127,29 @@ class Puller:
         peers = self.peers(source)
         pairs = list(zip(peers, source, strict=True))
         there, gets = self.plan([self.manifest(p, one) for p, one in pairs])
-        begun = []
+        self._begun = begun = []
         try:
             for get in gets:
+                self._check()
                 peer, one = pairs[get.rank]
                 begun += self._begin(peer, one, get, into, deadline, stream)
+            self._check()  # what began after `stop` looked is cancelled below
             for transfer in begun:
                 transfer.wait(deadline)
         finally:
             for transfer in begun:  # nothing is written once this has returned
                 transfer.cancel()
         return there
+
+    def stop(self) -> None:
+        """Read nothing more; what is under way is cancelled."""
+        self._has_stopped = True
+        for transfer in list(self._begun):
+            transfer.cancel()
+
+    def _check(self) -> None:
+        if self._has_stopped:
+            raise TransferCancelled(f"weights {self._name!r}: closed")
 
     def _begin(
         self, peer: Any, one: From, get: _Get, into: Mapping[str, Any], deadline: float,

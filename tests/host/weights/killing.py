@@ -1,6 +1,6 @@
 """Kill ranks at every phase, and look whether anybody reads what is torn.
 
-    python -m tests.host.weights.killing 200
+    python -m tests.host.weights.killing 200 [SEED]
 
 There are a trainer of two ranks and two replicas, of two ranks and of one. In each
 round somebody kills itself at some phase. The others go on: a replica whose ranks live
@@ -15,7 +15,7 @@ import time
 
 from tests.host.weights.team import Scene
 
-__all__ = ["CASES", "begin", "round_of"]
+__all__ = ["CASES", "begin", "kill", "round_of"]
 
 TRAINER = ("writing", "offering", "granting")
 REPLICA = ("planning", "reading", "reporting", "switching", "stepping")
@@ -82,23 +82,33 @@ def _without_trainer(scene):
     scene.train(2)
 
 
-def main():
-    """Kill as many as is said."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    chance = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    begun = time.monotonic()
+def kill(count, seed, say=None):
+    """Kill so many, each phase in turn; every third scene talks over TCP."""
+    chance = random.Random(seed)
     cases = list(itertools.islice(itertools.cycle(CASES), count))
     batches = [cases[i : i + len(CASES)] for i in range(0, count, len(CASES))]
     for nth, some in enumerate(batches):
-        with Scene(far=nth % 3 == 2) as scene:
+        with Scene(far=(nth + seed) % 3 == 2) as scene:
             begin(scene)
             for i, (who, phase) in enumerate(some, nth * len(CASES) + 1):
-                times = chance.choice((1, 2, 3, 5))
-                round_of(scene, who, phase, times)
-                took = time.monotonic() - begun
-                said = f"{i} of {count}: {who} at {phase}, nothing torn, {took:.0f} s"
-                sys.stdout.write(said + "\n")
-                sys.stdout.flush()
+                round_of(scene, who, phase, chance.choice((1, 2, 3, 5)))
+                if say:
+                    say(i, who, phase)
+
+
+def main():
+    """Kill as many as is said."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    begun = time.monotonic()
+
+    def say(i, who, phase):
+        took = time.monotonic() - begun
+        said = f"{i} of {count}: {who} at {phase}, nothing torn, {took:.0f} s"
+        sys.stdout.write(said + "\n")
+        sys.stdout.flush()
+
+    kill(count, seed, say)
 
 
 if __name__ == "__main__":

@@ -295,6 +295,39 @@ def test_what_did_not_come_in_time_is_asked_for_again(engines, monkeypatch, what
     assert 0 == policy.version.counter
 
 
+def test_nothing_is_written_once_a_replica_is_closed(engines, monkeypatch):
+    """Also when a version is coming: it is cut off, and shared with nobody."""
+    begun, may_go, inner = threading.Event(), threading.Event(), Puller._begin
+
+    def slow(self, *given):
+        begun.set()
+        assert may_go.wait(WAIT)
+        return inner(self, *given)
+
+    monkeypatch.setattr(Puller, "_begin", slow)
+    source, policy = both(engines, some(1.0), into := some(-1.0), copies=1)
+    source.push()
+    assert begun.wait(WAIT)
+    closing = threading.Thread(target=policy.close)
+    closing.start()
+    until(lambda: policy.puller._has_stopped)
+    may_go.set()
+    closing.join(WAIT)
+
+    assert not closing.is_alive()
+    assert not policy.copies
+    for array in into.values():
+        array[...] = 7.0
+    policy.close()  # again: nothing is left to do
+    step_of(policy, CallError)
+    assert all((array == 7.0).all() for array in into.values())
+
+
+def step_of(policy, kind):
+    with pytest.raises(kind, match="closed"):
+        step(policy)
+
+
 def late(policy):
     try:
         with policy.step(0.2):

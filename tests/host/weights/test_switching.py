@@ -1,7 +1,7 @@
 """Trainers and replicas in processes: every element of every step is one version's."""
 
 import pytest
-from tests.host.weights.killing import begin, round_of
+from tests.host.weights.killing import CASES, begin, kill, round_of
 from tests.host.weights.team import Scene
 from tests.nightly import at_night
 
@@ -44,3 +44,11 @@ def test_who_dies_tears_nothing_and_stops_nobody_else(who, phase, more):
     with Scene() as scene:
         begin(scene)
         round_of(scene, who, phase, more)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(5))
+def test_two_hundred_kills_tear_nothing(seed):
+    """Whoever dies at whichever phase: 42 of each seed, 210 in all."""
+    kill(3 * len(CASES), seed)
