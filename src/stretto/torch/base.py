@@ -28,6 +28,7 @@ from stretto.torch.call_streams import SHORT, CallStreams
 from stretto.torch.fallback import Fallback, say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.known_places import KnownPlaces
+from stretto.torch.marks import note_marks
 from stretto.torch.meeting import elsewhere, meet, seconds
 from stretto.torch.options import Options
 from stretto.torch.transfers import GroupTransfers
@@ -43,6 +44,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, opts: Any, options: Options | None = None) -> None:
         """Meet the other ranks, by the store (collective)."""
+        note_marks()
         rank, size = opts.group_rank, opts.group_size
         super().__init__(rank, size)
         if options is None:

@@ -7,6 +7,7 @@ from stretto.trace.events import KINDS, Event
 from stretto.trace.file import SUFFIX, TraceFile, read, write
 from stretto.trace.merge import merge, read_all
 from stretto.trace.process import (
+    MARKS,
     WAITS,
     Seen,
     add_source,
@@ -43,6 +44,7 @@ __all__ = [
     "CALL",
     "EXPLAINED",
     "KINDS",
+    "MARKS",
     "MONOTONIC",
     "NOBODY",
     "SAMPLE",

@@ -41,6 +41,8 @@ _PERIOD_S = 0.02
 """How often what was recorded is written: long before a ring is full."""
 WAITS = "waits of rank"
 """How communicators begin that are none: of time in `wait()` of started calls."""
+MARKS = "marks of rank"
+"""Those of named parts of a program: no calls, and in no figure."""
 _WAITED = CallKind(collective="wait", executor="host", text="wait() of a started call")
 Observed: TypeAlias = tuple[str, CallKind, int, int, int, int]
 Source = Callable[[], Sequence[Taken]]
@@ -242,7 +244,7 @@ class _Process:
             return
         self._stop.set()
         with self._lock:
-            for ring in self.rings:
+            for ring in self.rings or (None,):
                 self.collect(last=ring)
             for collector in self._collectors:
                 collector.close()

@@ -234,6 +234,13 @@ class Recording:
         errors = [info.error_ns for info in self.ranks]
         return UNKNOWN_NS if UNKNOWN_NS in errors else max(errors, default=0)
 
+    def without(self, *names: str) -> Recording:
+        """Return it without communicators whose names begin so: they stay, empty."""
+        gone = [c for c, comm in enumerate(self.comms) if comm.name.startswith(names)]
+        if not gone:
+            return self
+        return replace(self, calls=self.calls[~np.isin(self.calls["comm"], gone)])
+
     def of_ranks(self, *ranks: int) -> Recording:
         """Return what some ranks did."""
         return replace(

@@ -17,7 +17,7 @@ import numpy as np
 from stretto._version import __version__
 from stretto.errors import TraceError
 from stretto.program.collectives import bus_factor
-from stretto.trace import CALL, WAITS, CallKind, Comm, RankInfo, Recording, Run
+from stretto.trace import CALL, MARKS, WAITS, CallKind, Comm, RankInfo, Recording, Run
 
 _FORMAT = "v4.0"
 _NAMES = {
@@ -45,7 +45,7 @@ def inspector_lines(recording: Recording) -> Iterator[str]:
     ]:
         info = infos[int(call["rank"])]
         comm, kind = recording.comms[call["comm"]], recording.kinds[call["kind"]]
-        if comm.name.startswith(WAITS):
+        if comm.name.startswith((MARKS, WAITS)):
             continue
         took_us = max(1, int(call["end"]) - int(call["start"])) / 1e3
         nbytes, n = int(call["nbytes"]), len(comm.members)

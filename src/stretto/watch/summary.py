@@ -7,14 +7,14 @@ of calls of one kind and size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.program.collectives import bus_factor
-from stretto.trace import WAITS, CallKind, Recording
+from stretto.trace import MARKS, WAITS, CallKind, Recording
 from stretto.watch.columns import nearest_rank, ordered, places_by, size_class
 from stretto.watch.holdup import HoldUp, holdup
 from stretto.watch.lateness import Late, Meetings, by_rank, lateness
@@ -91,7 +91,8 @@ class Summary:
 
 def summarise(recording: Recording, *, model: Model | None = None) -> Summary:
     """Return a recording in numbers, beside what a model says of each kind."""
-    whole, recording = recording.calls, _without_waits(recording)
+    recording = recording.without(MARKS)
+    whole, recording = recording.calls, recording.without(WAITS)
     calls = recording.calls
     state = calls["state"]
     some = _timed(calls)
@@ -114,15 +115,6 @@ def _timed(calls: NDArray[Any]) -> NDArray[Any]:
     """Return the calls that have a start and an end."""
     timed = (calls["state"] == _DONE) & (calls["start"] > 0)
     return calls if timed.all() else calls[timed]
-
-
-def _without_waits(recording: Recording) -> Recording:
-    """Return what were calls, and not times in which started ones were waited for."""
-    waits = [c for c, comm in enumerate(recording.comms) if comm.name.startswith(WAITS)]
-    if not waits:
-        return recording
-    calls = recording.calls[~np.isin(recording.calls["comm"], waits)]
-    return replace(recording, calls=calls)
 
 
 def _span(calls: NDArray[Any]) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.trace import Recording
+from stretto.trace import MARKS, Recording
 from stretto.watch.diagnose import Diagnosis, diagnose
 from stretto.watch.holdup import HoldUp
 from stretto.watch.outside import Outside, outside
@@ -36,6 +36,7 @@ class Sentence:
 
 def verdict(recording: Recording, summary: Summary) -> list[Sentence]:
     """Return what is to be known first, the worst first."""
+    recording = recording.without(MARKS)
     return [
         *_hangs(recording),
         *_late(recording, summary.holdup),
@@ -120,7 +121,7 @@ def _named(ranks: tuple[int, ...]) -> str:
 def _links(recording: Recording, summary: Summary) -> Iterator[Sentence]:
     rates = [one.rate_gbps for one in summary.links if one.rate_gbps > 0]
     if not rates:
-        if len(recording.calls) and not len(recording.steps):
+        if summary.holdup.meetings and not len(recording.steps):
             yield Sentence(
                 "link",
                 "Which link is the limit is not known: the steps inside calls were not "
@@ -153,7 +154,7 @@ def _exposed(summary: Summary) -> Iterator[Sentence]:
     length = sum(row.total_s for row in summary.rows)
     waits = sum(row.wait_us * row.timed for row in summary.rows) / 1e6
     text = f"Ranks waited in calls for {float(np.median(shares)):.0%} of their time"
-    if length:
+    if length and summary.holdup.meetings:
         part = min(1.0, waits / length)
         text += f"; {part:.0%} of that was for the last rank to come"
     yield Sentence("exposed", f"{text}.")

@@ -224,7 +224,7 @@ def test_questions_are_asked_and_answered(page, server):
     """By keyboard alone; what is not understood gets a hint; an answer leads on."""
     opened(page, server, "overview")
 
-    assert "Rank 3 comes latest" in asked(page, "late ranks in all_reduce")
+    assert "Rank 3 held the others up" in asked(page, "late ranks in all_reduce")
     assert "From rank 5 to rank 6" in asked(page, "slowest link last minute")
     assert "did you mean 'over'" in asked(page, "late ranks ovr 1M")
     assert "Step 7" in asked(page, "why is step 7 slow?")

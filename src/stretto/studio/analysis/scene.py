@@ -11,6 +11,7 @@ from stretto.studio.analysis.flows import Plans
 from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.link_use import LinkUse, PairTraffic, link_use, traffic
 from stretto.studio.inputs.loading import LoadedInputs
+from stretto.trace import MARKS
 
 Args = Mapping[str, str]
 """What a page asks of a view, as it stands in an address."""
@@ -30,14 +31,14 @@ class Scene:
         """Return the first recording's index."""
         if self.loaded.recording is None:
             raise CallError("no recording was given; name one: stretto studio FILE")
-        return Index(self.loaded.recording)
+        return Index(self.loaded.recording.without(MARKS))
 
     @cached_property
     def other(self) -> Index:
         """Return the second recording's index."""
         if self.loaded.other is None:
             raise CallError("one recording was given; name two to compare them")
-        return Index(self.loaded.other)
+        return Index(self.loaded.other.without(MARKS))
 
     @cached_property
     def plans(self) -> Plans:

@@ -17,7 +17,7 @@ from stretto.trace import STEP_KINDS
 from stretto.watch import dense_ids
 
 TITLE = "Inside"
-ORDER = 5
+ORDER = 6
 _MOST_CHOICES = 200
 _MOST_MOVES = 40_000
 _MOST_BARS = 60_000

@@ -11,7 +11,7 @@ from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name
 
 TITLE = "Compare"
-ORDER = 7
+ORDER = 8
 
 _Key = tuple[str, int, int]
 

@@ -12,7 +12,7 @@ from stretto.studio.inputs.loading import LoadedInputs
 from stretto.watch import Late, lateness
 
 TITLE = "Lateness"
-ORDER = 4
+ORDER = 5
 _MOST_COLUMNS, _MOST_ROWS = 640, 1024
 
 

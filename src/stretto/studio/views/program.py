@@ -12,7 +12,7 @@ from stretto.studio.inputs.loading import LoadedInputs
 from stretto.trace import CallKind
 
 TITLE = "Program"
-ORDER = 6
+ORDER = 7
 _MOST_RANKS = 64
 _MOST_CHOICES = 64
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stretto.search.evolve import Judged
 
 TITLE = "Search"
-ORDER = 10
+ORDER = 11
 _MOST_TRIALS = 20_000
 _MOST_TEXT = 400
 

@@ -11,7 +11,7 @@ from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name
 
 TITLE = "Operations"
-ORDER = 3
+ORDER = 4
 
 
 def offered(loaded: LoadedInputs) -> bool:

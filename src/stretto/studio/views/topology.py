@@ -13,7 +13,7 @@ from stretto.studio.inputs.loading import LoadedInputs
 from stretto.topology import Link
 
 TITLE = "Links"
-ORDER = 1
+ORDER = 2
 FULL = 200
 """A share of 1, as the page is told it: a byte holds up to 1.27."""
 _FEW_LINKS = 640

@@ -11,7 +11,7 @@ from stretto.studio.analysis.scene import Args, Scene
 from stretto.studio.inputs.loading import LoadedInputs
 
 TITLE = "Traffic"
-ORDER = 2
+ORDER = 3
 _MOST_CELLS = 1024
 """Of a side; more ranks share rows and columns."""
 

@@ -11,7 +11,7 @@ from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name
 
 TITLE = "Tuning"
-ORDER = 8
+ORDER = 9
 _MOST_TRIALS = 20_000
 _MOST_TEXT = 120
 

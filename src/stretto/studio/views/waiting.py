@@ -10,7 +10,7 @@ from stretto.studio.inputs.loading import LoadedInputs
 from stretto.trace import STATES, Recording
 
 TITLE = "Waiting"
-ORDER = 9
+ORDER = 10
 _RUNNING = STATES.index("running")
 _MOST_ROWS = 2048
 

@@ -10,6 +10,7 @@ import { drawOverview } from "./views/overview.js";
 import { drawProgram } from "./views/program.js";
 import { drawSearch } from "./views/search.js";
 import { drawTable } from "./views/table.js";
+import { drawTimeline } from "./views/timeline.js";
 import { drawTopology } from "./views/topology.js";
 import { drawTraffic } from "./views/traffic.js";
 import { drawTune } from "./views/tune.js";
@@ -17,6 +18,7 @@ import { drawWaiting } from "./views/waiting.js";
 
 const VIEWS = {
   overview: drawOverview,
+  timeline: drawTimeline,
   topology: drawTopology,
   traffic: drawTraffic,
   table: drawTable,
