@@ -335,7 +335,7 @@ def test_a_thousand_ranks_are_shown_and_can_be_come_closer_to(page, tmp_path):
     page.go(server.address)
     page.until(SHOWN.format("overview"))
     assert time.monotonic() - began < 3 * FIRST_PAINT_S  # alone: below FIRST_PAINT_S
-    assert "rank 611 keeps the others" in page.run("document.body.innerText")
+    assert "Rank 611 held the others up" in page.run("document.body.innerText")
     for name in ("traffic", "lateness", "collective", "topology"):
         page.run(f"document.getElementById('to-{name}').click()")
         page.until(SHOWN.format(name), name)
