@@ -254,8 +254,9 @@ class Source(Member):
 
     def close(self) -> None:
         """Take all memory back, and say nothing more."""
-        super().close()
-        self._memory.close()
+        if not self.is_closed:  # a stream is given back once
+            super().close()
+            self._memory.close()
 
 
 def _fan(fan: int, rank: int) -> int:

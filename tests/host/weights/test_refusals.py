@@ -20,6 +20,7 @@ from stretto.errors import (
 from stretto.weights import Cat, Part, Version
 from stretto.weights.copies import Copy
 from stretto.weights.member import Member
+from stretto.weights.memory import HostMemory
 from stretto.weights.pulling import Puller
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
@@ -321,6 +322,17 @@ def test_nothing_is_written_once_a_replica_is_closed(engines, monkeypatch):
     policy.close()  # again: nothing is left to do
     step_of(policy, CallError)
     assert all((array == 7.0).all() for array in into.values())
+
+
+def test_memory_is_given_back_once(engines, monkeypatch):
+    """However often one closes: a GPU's may be somebody else's by then."""
+    given = []
+    monkeypatch.setattr(HostMemory, "close", lambda self: given.append(self))
+    pair = both(engines)
+    for one in (*pair, *pair):
+        one.close()
+
+    assert 2 == len(given) == len(set(given))
 
 
 def step_of(policy, kind):
