@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from stretto.elastic import JobOptions, LaunchedJob
+from stretto.elastic import JobOptions, run_job
 from stretto.elastic.starting import LOCAL, Starter, environment_of
 from stretto.errors import CallError
 from stretto.runtime.calls import Elastic
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # what it started ends, too
         signal.signal(number, _end_in_order)
     if args.ranks is not None or args.standby or args.min or args.max:
-        return LaunchedJob(_wanted(args, words)).run()
+        return run_job(_wanted(args, words))
     if args.hosts is None:
         raise CallError(
             "launch what, where? want --ranks 4, or --hosts nodea:4,nodeb:4"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stretto.elastic.batch import Shares, elastic_batch
 from stretto.elastic.flapping import Flapping
-from stretto.elastic.job import JobOptions, LaunchedJob
+from stretto.elastic.job import JobOptions, LaunchedJob, run_job
 from stretto.elastic.looking import JobMember, JobView, look
 from stretto.elastic.ordering import drain, grow, replace
 from stretto.elastic.rehearsal import Downtime, rehearse
@@ -29,4 +29,5 @@ __all__ = [
     "look",
     "rehearse",
     "replace",
+    "run_job",
 ]

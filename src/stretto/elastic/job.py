@@ -30,6 +30,7 @@ from stretto.runtime.calls import Elastic
 START_S = 300.0
 """How long all ranks may take to come: programs import for long."""
 _PATIENCE_S = 5.0
+_TRIES = 3
 _STORE = "stretto.torch.elastic.store"
 
 
@@ -87,7 +88,7 @@ class LaunchedJob:
         self._wanted, self._children = wanted, list[_Child]()
         self._first = len(wanted.hosts)
         self._flapping = wanted.flapping
-        self._status = 0
+        self._status = self._first_loss = 0
         self._ended_at: float | None = None
         self._due: list[tuple[float, str]] = []
         """When who stands by is to start again, and where."""
@@ -138,6 +139,17 @@ class LaunchedJob:
         finally:
             self._end()
 
+    @property
+    def never_began(self) -> bool:
+        """Whether a process was killed before all had come, and before any state was.
+
+        Of ranks that have states in PyTorch; of others one does not know.
+        """
+        world = self.world
+        said = [fact.get("whole") for fact in world.facts.values()]
+        begun = world.is_complete and (True in said or False not in said)
+        return self._wanted.goes_on and self._first_loss < 0 and not begun
+
     # Processes.
 
     def _start(self, host: str, rank: int) -> None:
@@ -170,6 +182,7 @@ class LaunchedJob:
             self._children.remove(child)
         if not status or self._ended_at is not None:
             return
+        self._first_loss = self._first_loss or status
         if self._is_rank(child):
             self._status = self._status or (status if status > 0 else 128 - status)
         who = "one that stood by" if child.rank < 0 else f"rank {child.rank}"
@@ -293,6 +306,20 @@ class LaunchedJob:
             pass_fds=(number,),
             stdin=subprocess.DEVNULL,
         )
+
+
+def run_job(wanted: JobOptions) -> int:
+    """Run a job; begin it anew where a rank was killed before there was a state.
+
+    Who was to go on with it had nothing to go on from.
+    """
+    for left in reversed(range(_TRIES)):
+        job = LaunchedJob(wanted)
+        status = job.run()
+        if not (status and left and job.never_began):
+            break
+        sys.stderr.write("stretto launch: it had not begun yet, and begins anew\n")
+    return status
 
 
 def _raise(error: Exception) -> None:

@@ -97,7 +97,7 @@ class World:
         self._link_of: dict[str, int] = {}
         self._identity_of: dict[int, str] = {}
         self._pidfds: dict[str, tuple[Descriptor, ...]] = {}
-        self._facts = {"": dict(says or {})}
+        self.facts = {"": dict(says or {})}
         """What members say of themselves; under no identity, what the host says."""
         self._change: Change | None = None
         self._attempts = 0
@@ -245,7 +245,7 @@ class World:
             generation=self.generation,
             since=min(self.generations.rosters),
             standbys=self._standbys(),
-            facts={i: f for i, f in self._facts.items() if f and i not in self.gone},
+            facts={i: f for i, f in self.facts.items() if f and i not in self.gone},
             is_fresh=is_fresh,
             stays_open=self._stays_open,
         )
@@ -328,7 +328,7 @@ class World:
             case Leave(failure=how) as said:
                 return self.lose(identity, how) if how else self._depart(identity, said)
             case Say(said=facts):
-                self._facts[identity] = facts
+                self.facts[identity] = facts
                 return self._tell_all(Say(identity=identity, said=facts))
             case Errand(verb=verb, about=about, said=facts):
                 asked = Errand(verb=verb, about=about, said=facts, sender=identity)

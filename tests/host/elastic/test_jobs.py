@@ -87,6 +87,49 @@ def test_a_job_goes_on_without_those_it_lost(launch, tmp_path):
     assert "generation 2 has begun, of 2 ranks" in said
 
 
+DIES = """
+import os, pathlib, signal
+def die_once(where):
+    path = pathlib.Path(os.environ["XDG_RUNTIME_DIR"], "died")
+    if os.environ["RANK"] == "0" and not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+EARLY = """
+import torch, torch.distributed as dist
+import stretto.torch
+import stretto.torch.elastic as elastic
+dist.init_process_group("stretto")
+die_once("in PyTorch")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in elastic.steps(elastic.State(model=net, optimizer=opt), number=3):
+    opt.zero_grad()
+    net(torch.ones(2, 4)).sum().backward()
+    opt.step()
+os.write(1, f"{dist.get_rank()} {step}\\n".encode())
+"""
+MEETS = """
+import stretto
+die_once("before all have come")
+comm = stretto.connect()
+comm.barrier()
+os.write(1, f"{comm.rank} 2\\n".encode())
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("program", [MEETS, EARLY], ids=["meeting", "torch"])
+def test_a_job_that_has_not_begun_begins_anew(launch, program):
+    """There is no state yet, and so nobody to go on with."""
+    job = launch(DIES + program, "--ranks", "2", "--min", "2", "--job", "job")
+    out, said = job.communicate(timeout=120)
+
+    assert 0 == job.returncode, said
+    assert ["0 2", "1 2"] == sorted(out.splitlines())
+    assert 1 == said.count("stretto launch: it had not begun yet, and begins anew")
+
+
 def test_a_launcher_that_is_ended_leaves_nothing(launch, tmp_path):
     """Neither ranks, nor who stands by, nor a socket."""
     job = launch(WORK, "--ranks", "2", "--standby", "1", "--min", "2", "--job", "job")

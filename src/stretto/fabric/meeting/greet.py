@@ -13,7 +13,7 @@ from stretto.errors import CollectiveTimeout, RendezvousError
 from stretto.fabric.faults import Fault
 from stretto.fabric.meeting import messages
 from stretto.fabric.meeting.meeting import Meeting
-from stretto.fabric.messages import RANK, Hello, Leave, Verdict, Welcome
+from stretto.fabric.messages import RANK, WATCHER, Hello, Leave, Verdict, Welcome
 from stretto.fabric.process import host_id, most_descriptors, open_pidfd
 from stretto.fabric.wire import (
     Connection,
@@ -26,6 +26,10 @@ from stretto.fabric.wire import (
 
 class HungUp(RendezvousError):
     """The hub ended the connection before it said anything."""
+
+
+class Unanswered(CollectiveTimeout):
+    """The hub lets one in, and says nothing: until all ranks have come, or it hangs."""
 
 
 def greet(
@@ -109,8 +113,11 @@ def _ask(
             raise _hung_up(hello) from e
         if frames:
             return frames
+    who = "a watcher" if hello.wish == WATCHER else f"rank {hello.rank}"
     text = f"the rendezvous did not answer within {hello.start_s:g} s; its host hangs"
-    raise CollectiveTimeout(f"rank {hello.rank}: {text}")
+    if hello.wish == WATCHER:
+        text += ", or its ranks have not all come yet"
+    raise Unanswered(f"{who}: {text}")
 
 
 def _hung_up(hello: Hello) -> HungUp:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from stretto.errors import CallError, StrettoError
 from stretto.fabric.address import reached
 from stretto.fabric.meeting.environment import ADDRESS, find_place
-from stretto.fabric.meeting.greet import greet
+from stretto.fabric.meeting.greet import Unanswered, greet
 from stretto.fabric.meeting.join import join
 from stretto.fabric.meeting.meeting import Meeting
 from stretto.fabric.messages import WATCHER
 from stretto.fabric.wire import Connection
 
-_LOOK_S = 5.0
+_LOOK_S, _BEGIN_S = 5.0, 60.0
+"""How long one looks for a job; and waits for one that is there to begin."""
 
 
 @contextmanager
@@ -30,8 +32,13 @@ def watching(address: str | None = None) -> Iterator[Meeting]:
 
 
 def _at(address: str) -> Meeting:
-    place = find_place(1, 2, address)
-    return join(place, deadline_s=_LOOK_S, wish=WATCHER, outlives=True)
+    place, until = find_place(1, 2, address), time.monotonic() + _BEGIN_S
+    while True:
+        try:
+            return join(place, deadline_s=_LOOK_S, wish=WATCHER, outlives=True)
+        except Unanswered:  # its ranks may still be starting
+            if time.monotonic() > until:
+                raise
 
 
 def _only() -> Meeting:

@@ -117,6 +117,8 @@ class ElasticWorld:
         self.meeting, self.stands_by = meet_elastic(place, timeout_s, listener)
         if self.stands_by:
             self.standing.tell(**{READY: False}, pid=os.getpid())
+        else:
+            self.standing.tell(**{WHOLE: False})
         atexit.register(self._tell_failure)
         self.standing.on_ask = lambda order: self.on_ask(order)
         self.standing.on_news = lambda news: self.on_news(news)
