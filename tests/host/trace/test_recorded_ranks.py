@@ -96,7 +96,7 @@ def test_the_status_of_a_command_is_its_own(tmp_path):
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert 7 == done.returncode
-    assert "no process of its made a communicator" in done.stderr
+    assert "no process of its called stretto" in done.stderr
     assert [] == list(tmp_path.iterdir())
 
 
