@@ -226,6 +226,7 @@ def main() -> int:
         meet = str(Path(folder) / "meet")
         rows = stretto.spawn(work, args, meet, num_ranks=args.ranks, deadline_s=60.0)
     name = f"experts_{args.ranks}_{args.shape.replace(',', '_')}.json"
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     (Path(args.out) / name).write_text(json.dumps(rows[0], indent=1))
     return 0
 

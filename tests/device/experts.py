@@ -38,7 +38,12 @@ KINDS = (
     {"layout": "token"},
     {"layout": "rank", "quantise": "fp8_128"},
     {"layout": "rank", "dtype": "float32"},
+    {"layout": "expert", "align": 16, "quantise": "fp8_128", "max_tokens": 200},
+    {"layout": "expert", "order": "k", "max_tokens": 200},
+    {"layout": "rank", "quantise": "fp8_128", "max_tokens": 200},
+    {"layout": "rank", "dtype": "float32", "max_tokens": 200},
 )
+"""With more tokens than go as packets, too."""
 
 
 def check(function: Any) -> Any:
@@ -49,10 +54,10 @@ def check(function: Any) -> Any:
 
 def opened(r: Rank, kind: dict[str, Any], most: int = 40) -> tuple[Any, Any]:
     """Return experts on GPUs and the same on CPUs."""
-    how = {"dtype": "bfloat16", "hidden": 512, "num_experts": 16, "top_k": 4, **kind}
+    how = {"dtype": "bfloat16", "hidden": 512, "num_experts": 16, "top_k": 4,
+           "max_tokens": most, **kind}  # fmt: skip
     if how.get("placement") == "odd":
         how["placement"] = [(e * e + 1) % r.n for e in range(16)]
-    how["max_tokens"] = most
     return r.comm.experts(**how, device="cuda"), r.comm.experts(**how)
 
 
@@ -172,7 +177,7 @@ def replayed(r: Rank, kind: dict[str, Any], *, combines: bool) -> int:
 def graphs(r: Rank) -> Any:
     """Whole layers, replayed with other ids."""
     r.open()
-    kinds = KINDS[1], KINDS[2], KINDS[4], KINDS[6]
+    kinds = (KINDS[i] for i in (1, 2, 4, 6, 8, 10))
     return sum(replayed(r, kind, combines=True) for kind in kinds)
 
 
@@ -182,7 +187,7 @@ def graphs_of_dispatches(r: Rank) -> Any:
     r.open()
     before, REPLAYS["many"] = REPLAYS["many"], min(60, REPLAYS["many"])
     try:
-        return sum(replayed(r, KINDS[i], combines=False) for i in (2, 6))
+        return sum(replayed(r, KINDS[i], combines=False) for i in (2, 6, 10))
     finally:
         REPLAYS["many"] = before
 

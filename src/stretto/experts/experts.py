@@ -60,15 +60,16 @@ class Dispatched:
     ) -> None:
         """Show what was received as arrays of a library."""
         g, made = geometry, like.made
-        rows = received.rows
+        rows, scales = received.rows, received.scales
         if g.layout == "rank":
-            rows = rows.reshape(g.num_ranks, g.max_tokens, -1)
+            by_rank = g.num_ranks, g.max_tokens, -1
+            rows = rows.reshape(by_rank)
+            scales = None if scales is None else scales.reshape(by_rank)
         self.received, self.geometry, self.like = received, geometry, like
         self.rows = made(rows, "float8_e4m3fn" if g.quantise else g.dtype)
         """Layout "expert": those of each expert, one after the other, each aligned;
         "token": in order of ranks and their tokens; "rank": n x max_tokens, likewise.
         Zeros fill up experts; behind the rows of a rank may be anything."""
-        scales = received.scales
         self.scales = None if scales is None else made(scales, "float32")
         self.ids = made(received.ids, "int32")
         """Of each row that came: its experts of this rank, by their number here, or -1.

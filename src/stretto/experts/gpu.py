@@ -1,8 +1,8 @@
 """Dispatch and combine on the GPUs of one host: a kernel each, nothing waits on a host.
 
 What users get lies in memory of PyTorch's, in sizes that fit any routing; how much of
-it is used says the device. Only rows of layout "rank" lie where peers wrote them, until
-the dispatch after the next, which two may be open at once.
+it is used says the device. Only rows of layout "rank" stay where they are until the
+dispatch after the next: two may be open at once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from stretto.experts.texts import (
     CombineCall,
     DispatchCall,
     PeerPlaces,
+    has_few,
     text_of,
     why_not,
 )
@@ -155,7 +156,9 @@ class GpuExperts:
         self.num_lines = self._most_lines()
         self.words = self._places()
         """Where each table begins in the words of a dispatch."""
-        self.rows_by_rank = [self._seen(m, half) for half in range(2)]
+        self.rows_by_rank: list[Any] = []
+        if g.layout == "rank":
+            self.rows_by_rank = [self._by_rank(m, half) for half in range(2)]
         self._side: Any = None
         self._aside = False
         torch.cuda.synchronize()
@@ -182,18 +185,23 @@ class GpuExperts:
             at += -(-size // 16) * 16
         return places
 
-    def _seen(self, m: PeerPlaces, half: int) -> tuple[Tensor, Tensor | None]:
-        """Return rows by rank, and their scales, where peers write them."""
+    def _by_rank(self, m: PeerPlaces, half: int) -> tuple[Tensor, Tensor | None]:
+        """Return rows by rank, and their scales: of few, or where peers write them."""
         g = self.geometry
-        whole = self.memory[half * m.half :]
         slots = g.num_ranks * g.max_tokens
+        sizes = {"rows": slots * g.row_bytes, "scales": slots * g.scale_bytes}
+        if has_few(g):
+            rows, scales = (self.memory.new_empty(size) for size in sizes.values())
+        else:
+            rows, scales = (
+                self.memory[half * m.half + m.at[name] :][:size]
+                for name, size in sizes.items()
+            )
         kind = torch.float8_e4m3fn if g.quantise else _TYPES[g.dtype]
-        rows = whole[m.rows : m.rows + slots * g.row_bytes].view(kind)
-        rows = rows.view(g.num_ranks, g.max_tokens, g.hidden)
+        rows = rows.view(kind).view(g.num_ranks, g.max_tokens, g.hidden)
         if not g.quantise:
             return rows, None
-        scales = whole[m.scales : m.scales + slots * g.scale_bytes].view(torch.float32)
-        return rows, scales.view(g.num_ranks, g.max_tokens, -1)
+        return rows, scales.view(torch.float32).view(g.num_ranks, g.max_tokens, -1)
 
     # Calls.
 

@@ -12,11 +12,15 @@ from stretto.experts.geometry import QUANTISERS, Geometry
 from stretto.registry import texts
 
 __all__ = ["BLOCK_WORDS", "OPTIONS", "CombineCall", "DispatchCall", "PeerPlaces",
-           "text_of", "why_not"]  # fmt: skip
+           "has_few", "text_of", "why_not"]  # fmt: skip
 
 _ELEMENTS = {"float32": "Float32", "bfloat16": "BFloat16", "float16": "Float16"}
 _LAYOUTS = {"token": 0, "expert": 1, "rank": 2}
 _PAGE = 256
+MOST_FEW = 128
+"""Up to so many tokens of a rank go as packets."""
+_MOST_SHARED = 36 << 10
+"""Bytes that a block's tables may take."""
 MOST_EXPERTS = 2048
 """A block counts for all of them in its shared memory."""
 
@@ -52,47 +56,76 @@ CombineCall = _structure(
 class PeerPlaces:
     """Where what peers write lies, in bytes: of a dispatch, and of a combine."""
 
-    rows: int
-    scales: int
-    ids: int
-    numbers: int
-    weights: int
-    tokens: int
-    totals: int
+    at: dict[str, int]
+    """Of each part: in a half of the memory, or behind both of them."""
     half: int
-    done: int
-    enter: int
     nbytes: int
     back_half: int
-    back_done: int
     back_nbytes: int
 
     @classmethod
     def of(cls, g: Geometry, blocks: int) -> PeerPlaces:
         """Return it for a geometry."""
-        slots, n = g.num_ranks * g.max_tokens, g.num_ranks
-        most = max(g.num_local(q) for q in range(n))
-        sizes = {
-            "rows": slots * g.row_bytes,
-            "scales": slots * g.scale_bytes,
-            "ids": 4 * slots * g.top_k,
-            "numbers": 4 * slots * g.top_k,
-            "weights": 4 * slots * g.top_k,
-            "tokens": 4 * slots,
-            "totals": 4 * n * (1 + most),
-        }
-        places, at = {}, 0
-        for name, size in sizes.items():
-            places[name] = at
-            at += -(-size // _PAGE) * _PAGE
-        packets = 2 * 16 * n * blocks
-        back = slots if g.order == "rank" else g.max_tokens * g.top_k
-        back_half = -(-back * g.hidden * g.itemsize // _PAGE) * _PAGE
+        in_packets = has_few(g)
+        places, half = _laid(_packets(g) if in_packets else _words(g))
+        told = 2 * 16 * g.num_ranks * blocks
+        """A packet of each block of each rank, in two sets."""
+        back = g.num_ranks * g.max_tokens
+        if g.order == "k":
+            back = g.max_tokens * g.top_k
+        back *= g.hidden * g.itemsize * (2 if in_packets else 1)
+        back_half = -(-back // _PAGE) * _PAGE
+        at = {**places, "back_done": 2 * back_half}
+        if not in_packets:
+            at |= {"done": 2 * half, "enter": 2 * half + told}
         return cls(
-            **places, half=at, done=2 * at, enter=2 * at + packets,
-            nbytes=2 * at + 2 * packets, back_half=back_half, back_done=2 * back_half,
-            back_nbytes=2 * back_half + packets,
+            at=at, half=half, nbytes=2 * half + 2 * told, back_half=back_half,
+            back_nbytes=2 * back_half + told,
         )  # fmt: skip
+
+
+def has_few(g: Geometry) -> bool:
+    """Return whether tokens are so few that rows go as packets."""
+    words = -(-g.max_tokens // 32) * (g.num_experts + g.num_ranks)
+    shared = 4 * (words + g.max_tokens * g.top_k + g.num_ranks * g.num_experts)
+    return g.max_tokens <= MOST_FEW and shared <= _MOST_SHARED
+
+
+def _words(g: Geometry) -> dict[str, int]:
+    """Return the bytes of each part where rows lie as they are."""
+    slots, n = g.num_ranks * g.max_tokens, g.num_ranks
+    choices = 4 * slots * g.top_k
+    return {
+        "rows": slots * g.row_bytes, "scales": slots * g.scale_bytes, "ids": choices,
+        "numbers": choices, "weights": choices, "tokens": 4 * slots,
+        "totals": 4 * n * (1 + _most_locals(g)),
+    }  # fmt: skip
+
+
+def _packets(g: Geometry) -> dict[str, int]:
+    """Return the bytes of each part where all is packets (packets.cuh)."""
+    slots, n, scales = g.num_ranks * g.max_tokens, g.num_ranks, 0
+    if g.quantise:  # those of what a warp has at once are in one
+        scales = -(-g.hidden * g.itemsize // 512)
+    packets = {
+        "rows": slots * (g.row_bytes // 8), "scales": slots * scales,
+        "choices": slots * g.top_k, "tokens": slots, "totals": n * _most_locals(g),
+        "heads": 2 * n,
+    }  # fmt: skip
+    return {name: 16 * many for name, many in packets.items()}
+
+
+def _laid(sizes: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Return where each part begins, and where all end."""
+    places, at = {}, 0
+    for name, size in sizes.items():
+        places[name] = at
+        at += -(-size // _PAGE) * _PAGE
+    return places, at
+
+
+def _most_locals(g: Geometry) -> int:
+    return max(g.num_local(q) for q in range(g.num_ranks))
 
 
 def why_not(g: Geometry) -> str:
@@ -108,11 +141,16 @@ def why_not(g: Geometry) -> str:
 
 
 @functools.cache
-def _by_hand() -> str:
+def _by_hand(few: bool) -> str:
     """Return what is written by hand, as one text."""
     every = texts("stretto.experts", "kernels", ".cuh")
-    whole = "".join(every[name] for name in ("places", "dispatch", "combine"))
-    return whole.replace('#include "places.cuh"\n', "").replace("#pragma once\n", "")
+    some = (
+        ("packets", "dispatch_few", "combine_few") if few else ("dispatch", "combine")
+    )
+    whole = "".join(every[name] for name in ("places", "laid", *some))
+    for name in every:
+        whole = whole.replace(f'#include "{name}.cuh"\n', "")
+    return whole.replace("#pragma once\n", "")
 
 
 def text_of(g: Geometry, blocks: int, threads: int) -> str:
@@ -123,15 +161,11 @@ def text_of(g: Geometry, blocks: int, threads: int) -> str:
     names = {
         "RANKS": n, "BLOCKS": blocks, "THREADS": threads, "EXPERTS": g.num_experts,
         "CHOICES": g.top_k, "HIDDEN": g.hidden, "MAX_TOKENS": g.max_tokens,
-        "MOST_LOCALS": max(g.num_local(q) for q in range(n)), "ALIGN": g.align,
+        "MOST_LOCALS": _most_locals(g), "ALIGN": g.align,
         "LAYOUT": _LAYOUTS[g.layout],
     }  # fmt: skip
-    places = {
-        "ROWS_AT": m.rows, "SCALES_AT": m.scales, "IDS_AT": m.ids,
-        "NUMBERS_AT": m.numbers, "WEIGHTS_AT": m.weights, "TOKENS_AT": m.tokens,
-        "TOTALS_AT": m.totals, "HALF": m.half, "DONE_AT": m.done, "ENTER_AT": m.enter,
-        "BACK_HALF": m.back_half, "BACK_DONE_AT": m.back_done,
-    }  # fmt: skip
+    places = {f"{name.upper()}_AT": at for name, at in m.at.items()}
+    places |= {"HALF": m.half, "BACK_HALF": m.back_half}
     flags = {
         "QUANTISED": bool(g.quantise), "POWERS": bool(QUANTISERS[g.quantise]),
         "ORDER_K": g.order == "k",
@@ -144,7 +178,7 @@ def text_of(g: Geometry, blocks: int, threads: int) -> str:
         *(f"constexpr bool {name} = {str(on).lower()};" for name, on in flags.items()),
         *_owners(g), "}  // namespace stretto", "",
     ]  # fmt: skip
-    return "\n".join(lines) + _by_hand()
+    return "\n".join(lines) + _by_hand(has_few(g))
 
 
 def _owners(g: Geometry) -> list[str]:

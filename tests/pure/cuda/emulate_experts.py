@@ -10,6 +10,10 @@ SHARED = """
 inline unsigned atomicAdd(unsigned* p, unsigned v) {
   return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
+inline unsigned atomicOr(unsigned* p, unsigned v) {
+  return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
+}
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline void atomicMin(unsigned* p, unsigned v) {
   unsigned was = *p;
   while (v < was && !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED,

@@ -16,6 +16,7 @@ from stretto.experts.texts import (
     CombineCall,
     DispatchCall,
     PeerPlaces,
+    has_few,
     text_of,
 )
 
@@ -75,12 +76,12 @@ class Emulated:
         """Return lines of rows, and of scales, as a rank sees them."""
         g, m = self.g, self.memory
         rows, scales = self.out[rank]["rows"], self.out[rank]["scales"]
-        if g.layout == "rank":
+        if g.layout == "rank" and not has_few(g):
             start = half * m.half
             whole = self.there.buffers[rank][start : start + m.half]
             slots = self.n * g.max_tokens
-            rows = whole[m.rows : m.rows + slots * g.row_bytes]
-            scales = whole[m.scales : m.scales + slots * g.scale_bytes]
+            rows = whole[m.at["rows"] :][: slots * g.row_bytes]
+            scales = whole[m.at["scales"] :][: slots * g.scale_bytes]
             scales = scales.view(np.float32)
         return rows.reshape(-1, g.row_bytes), scales.reshape(
             -1, max(1, g.scale_bytes // 4)
@@ -148,13 +149,16 @@ def made_rows(case, rng, r):
     return rng.standard_normal((lines, case.xs[0].shape[1])).astype(kind)
 
 
-NAMES, LATE = ("expert", "order_k", "token", "rank"), ("order_k", "token")
+NAMES = ("expert", "order_k", "token", "rank", "large")
+LATE = ("order_k", "token", "large")
 KINDS = [
     {"layout": "expert", "align": 4, "quantise": "fp8_128", "dtype": "bfloat16"},
     {"layout": "expert", "order": "k", "placement": [1, 0, 1, 1, 0]},
     {"layout": "token", "dtype": "float16", "hidden": 264},
     {"layout": "rank", "quantise": "fp8_128_pow2"},
-]
+    {"layout": "expert", "num_experts": 70, "top_k": 9, "hidden": 640,
+     "max_tokens": 40, "dtype": "bfloat16"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -164,12 +168,17 @@ KINDS = [
         for name, kind in zip(NAMES, KINDS, strict=True)
     ],
 )
-def test_kernels_give_the_definition_bit_for_bit(tmp_path, kind):
+@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+def test_kernels_give_the_definition_bit_for_bit(tmp_path, kind, few, monkeypatch):
     """Several calls, one after the other, with other ids and numbers of tokens."""
+    monkeypatch.setattr("stretto.experts.texts.MOST_FEW", 1 << 30 if few else 0)
     g = geometry(2, **kind)
     run, rng = Emulated(g, tmp_path), np.random.default_rng(4)
-    for turn, tokens in enumerate([(9, 3), (0, 9), (5, 0), (1, 8)]):
+    most = g.max_tokens
+    for turn, tokens in enumerate([(most, 3), (0, 9), (5, 0), (1, most - 1)]):
         case = random_case(g, rng, tokens)
+        if turn == 1:  # as routers choose: no expert twice
+            case.ids[1][:] = rng.random((9, g.num_experts)).argsort(1)[:, : g.top_k]
         half = 0 if turn < 2 else turn % 2  # the same one twice: as graphs do
         run.dispatch(case, half)
         check_dispatch(run, case, half)

@@ -6,26 +6,9 @@
 // place, and are weighed and added there, as one rank alone would.
 #pragma once
 
-#include "places.cuh"
+#include "dispatch.cuh"
 
 namespace stretto {
-
-struct CombineCall {
-  const MemoryChannel* channels;
-  const Vec* rows;
-  const i64* sources;  // rows that came of each rank
-  const int* ids;      // of each row that came: this rank's experts, or -1
-  const float* weights;  // order "rank": of those; null: sums
-  const int* places;
-  const int* tokens_of;  // the row's token, where it came from
-  const int* slots;      // of this rank's tokens
-  const i64* own_ids;
-  const float* own_weights;  // order "k": of this rank's tokens; null: sums
-  Vec* out;
-  const MemoryChannel* dispatches;
-  u64* blocks;
-  u32 tokens, rank;
-};
 
 struct CombineShared {
   u32 ends[RANKS];

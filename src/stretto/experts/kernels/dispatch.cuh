@@ -6,31 +6,14 @@
 // all, and tells totals. When all have come, blocks lay rows out as experts take them.
 #pragma once
 
-#include "places.cuh"
+#include "laid.cuh"
 
 namespace stretto {
 
+// What each block keeps of its own: when each half was used last, and the dispatch that a
+// combine was called after.
+constexpr u32 BLOCK_WORDS = 4, COMBINED = 2;
 constexpr u32 AT_ONCE = 64;  // tokens whose places are counted at once
-
-struct DispatchCall {
-  const MemoryChannel* channels;
-  const Vec* x;
-  const i64* ids;
-  const float* weights;
-  int* slots;  // T x n: for the way back
-  u8* rows;
-  float* scales;
-  int* out_ids;  // of each row that came: this rank's experts, or -1
-  float* out_weights;
-  int* out_places;  // where each choice lies in `rows`
-  int* out_tokens;  // the row's token, where it came from
-  i64* counts;      // rows of each expert
-  i64* starts;      // where they begin
-  i64* sources;     // rows that came of each rank
-  u64* blocks;      // BlockState of each
-  u32 tokens, rank, locals;  // locals: experts of this rank
-  u32 half;  // by rank: of which memory `rows` is a part
-};
 
 struct DispatchShared {
   u32 before[EXPERTS];  // choices of each expert so far
@@ -42,6 +25,7 @@ struct DispatchShared {
   int slot[AT_ONCE * RANKS];
   u32 ends[RANKS];
   u32 totals[MOST_LOCALS];
+  u32 groups[MOST_LOCALS / 16 + 1];
   u32 base[RANKS * MOST_LOCALS];  // where each rank's rows of an expert begin
 };
 
@@ -112,33 +96,6 @@ __device__ __forceinline__ void count_some(const DispatchCall& call, DispatchSha
   for (u32 i = threadIdx.x; i < many * RANKS; i += THREADS) {
     call.slots[first * RANKS + i] = s.slot[i];
   }
-}
-
-// Make fp8 of a vector of elements; all lanes of a warp are here. Returns its scale.
-__device__ __forceinline__ float quantise_vec(const Vec& v, u32 (&words)[2]) {
-  float part[Element::lanes], most = 1e-4f;
-  Element::unpack(v, part);
-#pragma unroll
-  for (u32 i = 0; i < Element::lanes; ++i) {
-    const float size = as_float(as_bits(part[i]) & 0x7fffffffu);
-    if (size > most) most = size;
-  }
-#pragma unroll
-  for (u32 d = 128 / Element::lanes / 2; d > 0; d /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, most, d);
-    if (other > most) most = other;
-  }
-  float scale = 448.0f / most, per = most * (1.0f / 448.0f);
-  if (POWERS) {
-    const u32 bits = as_bits(per);
-    const u32 exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);
-    per = as_float(exponent << 23), scale = as_float((254 - exponent) << 23);
-  }
-#pragma unroll
-  for (u32 i = 0; i < Element::lanes; ++i) part[i] *= scale;
-#pragma unroll
-  for (u32 w = 0; w < Element::lanes / 4; ++w) words[w] = E4M3::word(part + 4 * w);
-  return per;
 }
 
 // One piece of a row to one rank.
@@ -229,34 +186,15 @@ __device__ __forceinline__ void tell_totals(const DispatchShared& s,
   }
 }
 
-// Where everything that came is to lie: the same in every block.
-__device__ __forceinline__ void place_all(const DispatchCall& call, DispatchShared& s,
-                                          u64 here) {
+// How many rows came of each rank, and how many of each expert: the same in every block.
+__device__ __forceinline__ void read_totals(const DispatchCall& call, DispatchShared& s,
+                                            u64 here) {
   const u32* totals = reinterpret_cast<const u32*>(here + TOTALS_AT);
   constexpr u32 line = 1 + MOST_LOCALS;
-  if (threadIdx.x == 0) {
-    u32 end = 0;
-    for (u32 q = 0; q < RANKS; ++q) {
-      const u32 rows = load_relaxed_word(totals + q * line);
-      s.ends[q] = end += rows;
-      if (blockIdx.x == 0) call.sources[q] = rows;
-    }
-  }
-  for (u32 e = threadIdx.x; e < call.locals; e += THREADS) {
-    u32 total = 0;
-    for (u32 q = 0; q < RANKS; ++q) {
-      s.base[q * MOST_LOCALS + e] = total;
-      total += load_relaxed_word(totals + q * line + 1 + e);
-    }
-    s.totals[e] = total;
-    if (blockIdx.x == 0) call.counts[e] = total;
-  }
-  __syncthreads();
-  for (u32 e = threadIdx.x; e <= call.locals; e += THREADS) {
-    u32 start = 0;
-    for (u32 d = 0; d < e; ++d) start += (s.totals[d] + ALIGN - 1) / ALIGN * ALIGN;
-    for (u32 q = 0; q < RANKS && e < call.locals; ++q) s.base[q * MOST_LOCALS + e] += start;
-    if (blockIdx.x == 0) call.starts[e] = start;
+  if (threadIdx.x < RANKS) s.ends[threadIdx.x] = load_relaxed_word(totals + threadIdx.x * line);
+  for (u32 i = threadIdx.x; i < RANKS * call.locals; i += THREADS) {
+    const u32 q = i / call.locals, e = i % call.locals;
+    s.base[q * MOST_LOCALS + e] = load_relaxed_word(totals + q * line + 1 + e);
   }
   __syncthreads();
 }
@@ -344,32 +282,6 @@ __device__ __forceinline__ void lay_out(const DispatchCall& call, const Dispatch
   }
 }
 
-// Zeros between experts, where each begins at a multiple of ALIGN; no experts behind the
-// rows of a rank.
-__device__ __forceinline__ void fill_up(const DispatchCall& call,
-                                        const DispatchShared& s) {
-  const u32 thread = blockIdx.x * THREADS + threadIdx.x, all = BLOCKS * THREADS;
-  if (LAYOUT == BY_EXPERT && ALIGN > 1) {
-    for (u32 e = blockIdx.x; e < call.locals; e += BLOCKS) {
-      const u64 end = s.base[e] + s.totals[e];  // rank 0's rows are first
-      const u32 lines = (ALIGN - s.totals[e] % ALIGN) % ALIGN;
-      for (u32 i = threadIdx.x; i < lines * ROW_VECS; i += THREADS) {
-        store_plain(reinterpret_cast<Vec*>(call.rows) + end * ROW_VECS + i, Vec{});
-      }
-      for (int i = threadIdx.x; i < int(lines) * GROUPS; i += THREADS) {
-        call.scales[end * GROUPS + i] = 0;
-      }
-    }
-  }
-  if (LAYOUT == BY_RANK) {
-    for (u32 i = thread; i < SLOTS * CHOICES; i += all) {
-      const u32 q = i / CHOICES / MAX_TOKENS, slot = i / CHOICES % MAX_TOKENS;
-      const u32 rows = s.ends[q] - (q == 0 ? 0 : s.ends[q - 1]);
-      if (slot >= rows) call.out_ids[i] = -1;
-    }
-  }
-}
-
 // Rows by rank stay in the memory that peers write, where a graph knows them, so their
 // half is the caller's. It is free when all ranks have begun a call after that which
 // used it: this rank has heard so by a dispatch between, or by a combine. If not, all
@@ -420,7 +332,8 @@ __device__ __forceinline__ void dispatch_rows(const DispatchCall& call,
   tell_all(mine, call.rank, DONE_AT + turn * PACKETS, epoch, said);
   if (!hear_all(mine, DONE_AT + turn * PACKETS, epoch, 1)) return;
   const u64 here = mine[call.rank].local + half;
-  place_all(call, s, here);
+  read_totals(call, s, here);
+  place_rows(call, s);
   lay_out(call, s, here);
   fill_up(call, s);
   __syncthreads();

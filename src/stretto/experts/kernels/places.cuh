@@ -26,9 +26,6 @@ constexpr int GROUPS = QUANTISED ? HIDDEN / 128 : 0;
 constexpr u64 PACKETS = u64(RANKS) * BLOCKS * 16;  // bytes of a set: one of each block
 constexpr u32 SLOTS = RANKS * MAX_TOKENS;
 enum Layout : u32 { BY_TOKEN, BY_EXPERT, BY_RANK };
-// What each block keeps of its own: when each half was used last, and the dispatch that a
-// combine was called after.
-constexpr u32 BLOCK_WORDS = 4, COMBINED = 2;
 constexpr u32 NOBODYS = 0xffffffffu;
 
 __device__ __forceinline__ u32 least(u32 a, u32 b) { return a < b ? a : b; }

@@ -1,0 +1,241 @@
+// combine_few.cuh -- a combine of few tokens: as combine.cuh, with rows as packets.
+//
+// The rows of a token's choices are loaded side by side, added in their order, and sent;
+// what comes back is added as soon as it is there. In the end each block has heard of the
+// same block of every rank: whoever begins the call after the next knows that all have
+// left this one.
+#pragma once
+
+#include "laid.cuh"
+#include "packets.cuh"
+
+namespace stretto {
+
+constexpr u32 LANE_VECS = 1;  // of a part, which a warp has at once
+constexpr u32 PART = 32 * LANE_VECS, PARTS = (VECS + PART - 1) / PART;
+
+struct CombineShared {
+  Peers peers;
+  u32 ends[RANKS];
+  int lines[WARPS * CHOICES];
+  float weights[WARPS * CHOICES];
+};
+
+// A vector to line `line` of a peer.
+__device__ __forceinline__ void put_vec(u64 to, u64 line, u32 index, const Vec& v,
+                                        u64 mark) {
+  const u64 row = line * (2 * VECS);
+  put(to, row + index, v.x | static_cast<u64>(v.y) << 32, mark);
+  put(to, row + VECS + index, v.z | static_cast<u64>(v.w) << 32, mark);
+}
+
+// Vectors of some lines, loaded side by side.
+template <u32 MANY>
+struct Lines {
+  Vec v[MANY][LANE_VECS];
+  __device__ __forceinline__ void load(const Vec* rows, const int* lines, u32 start) {
+#pragma unroll
+    for (u32 j = 0; j < MANY; ++j) {
+#pragma unroll
+      for (u32 k = 0; k < LANE_VECS; ++k) {
+        const u32 index = start + 32 * k;
+        if (lines[j] >= 0 && index < VECS) {
+          v[j][k] = load_plain(rows + static_cast<u64>(lines[j]) * VECS + index);
+        }
+      }
+    }
+  }
+};
+
+// Rows of this rank's choices, weighed and added, to where the token came from.
+__device__ __forceinline__ void send_sum(const CombineCall& call, CombineShared& s,
+                                         const Came& row, u32 start, u64 mark) {
+  constexpr u32 many = CHOICES < 8 ? CHOICES : 8;
+  const u32 warp = threadIdx.x / 32;
+  const int* lines = s.lines + warp * CHOICES;
+  float total[LANE_VECS][Element::lanes] = {};
+  for (u32 first = 0; first < CHOICES; first += many) {
+    Lines<many> of;
+    int some[many];
+#pragma unroll
+    for (u32 j = 0; j < many; ++j) some[j] = first + j < CHOICES ? lines[first + j] : -1;
+    of.load(call.rows, some, start);
+#pragma unroll
+    for (u32 j = 0; j < many; ++j) {
+      if (some[j] < 0) continue;
+      const float weight = s.weights[warp * CHOICES + first + j];
+#pragma unroll
+      for (u32 k = 0; k < LANE_VECS; ++k) {
+        if (start + 32 * k < VECS) add_vec(total[k], of.v[j][k], weight);
+      }
+    }
+  }
+#pragma unroll
+  for (u32 k = 0; k < LANE_VECS; ++k) {
+    if (start + 32 * k >= VECS) continue;
+    put_vec(s.peers.to[row.source], call.rank * MAX_TOKENS + row.slot, start + 32 * k,
+            Element::pack(total[k]), mark);
+  }
+}
+
+// A row as it is, to a line where its token came from.
+__device__ __forceinline__ void send_row(const CombineCall& call, const CombineShared& s,
+                                         u32 source, u64 from, u64 to, u32 start,
+                                         u64 mark) {
+  Vec v[LANE_VECS];
+#pragma unroll
+  for (u32 k = 0; k < LANE_VECS; ++k) {
+    if (start + 32 * k < VECS) v[k] = load_plain(call.rows + from * VECS + start + 32 * k);
+  }
+#pragma unroll
+  for (u32 k = 0; k < LANE_VECS; ++k) {
+    if (start + 32 * k < VECS) put_vec(s.peers.to[source], to, start + 32 * k, v[k], mark);
+  }
+}
+
+// Which lines a row's choices are, and their weights, to the lanes of this warp.
+__device__ __forceinline__ void read_choices(const CombineCall& call, CombineShared& s,
+                                             const Came& row) {
+  const u32 first = threadIdx.x / 32 * CHOICES;
+  for (u32 j = threadIdx.x % 32; j < CHOICES; j += 32) {
+    const u64 at = u64(row.line) * CHOICES + j;
+    const int id = call.ids[at], place = call.places[at];
+    const float weight = call.weights == nullptr ? 1.0f : call.weights[at];
+    s.lines[first + j] = id < 0 ? -1 : place;
+    s.weights[first + j] = weight;
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ void send_back(const CombineCall& call, CombineShared& s,
+                                          u64 mark) {
+  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const u32 units = s.ends[RANKS - 1] * PARTS;
+  for (u32 u = warp * BLOCKS + blockIdx.x; u < units; u += WARPS * BLOCKS) {
+    const Came row = came(s.ends, u / PARTS);
+    const u32 start = u % PARTS * PART + lane;
+    if constexpr (LAYOUT != BY_EXPERT) {
+      const u64 to = call.rank * MAX_TOKENS + row.slot;
+      send_row(call, s, row.source, row.line, to, start, mark);
+    } else {
+      read_choices(call, s, row);
+      if constexpr (!ORDER_K) {
+        send_sum(call, s, row, start, mark);
+      } else {
+        const u64 token = call.tokens_of[row.line];
+        for (u32 j = 0; j < CHOICES; ++j) {
+          const int line = s.lines[warp * CHOICES + j];
+          if (line < 0) continue;
+          send_row(call, s, row.source, line, token * CHOICES + j, start, mark);
+        }
+      }
+      __syncwarp();  // before its lines are others'
+    }
+  }
+}
+
+// The sum of what comes back for each token.
+__device__ __forceinline__ bool sum_up(const CombineCall& call, const MemoryChannel* mine,
+                                       u64 half, u32 flag) {
+  constexpr u32 parts = ORDER_K ? CHOICES : RANKS, many = parts < 4 ? parts : 4;
+  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  bool ok = true;
+  for (u32 u = warp * BLOCKS + blockIdx.x; u < call.tokens * PARTS;
+       u += WARPS * BLOCKS) {
+    const u32 t = u / PARTS, start = u % PARTS * PART + lane;
+    float total[LANE_VECS][Element::lanes] = {};
+    for (u32 first = 0; first < parts; first += many) {
+      i64 found[many];
+      Pair seen[many][LANE_VECS][2];
+#pragma unroll
+      for (u32 i = 0; i < many; ++i) {
+        const u32 p = first + i;
+        found[i] = p >= parts ? -1
+                   : ORDER_K  ? call.own_ids[t * CHOICES + p]
+                              : static_cast<i64>(call.slots[t * RANKS + p]);
+      }
+      const auto row_of = [&](u32 i) {
+        const u64 line = ORDER_K ? u64(t) * CHOICES + first + i
+                                 : (first + i) * u64(MAX_TOKENS) + found[i];
+        return line * (2 * VECS);
+      };
+      const auto inbox_of = [&](u32 i) {
+        const u32 q = ORDER_K ? owner_of(static_cast<u32>(found[i])) : first + i;
+        return Inbox{mine[q], half, flag};
+      };
+#pragma unroll
+      for (u32 i = 0; i < many; ++i) {
+        if (found[i] < 0) continue;
+        const Inbox inbox = inbox_of(i);
+#pragma unroll
+        for (u32 k = 0; k < LANE_VECS; ++k) {
+          if (start + 32 * k >= VECS) continue;
+          seen[i][k][0] = inbox.look(row_of(i) + start + 32 * k);
+          seen[i][k][1] = inbox.look(row_of(i) + VECS + start + 32 * k);
+        }
+      }
+#pragma unroll
+      for (u32 i = 0; i < many; ++i) {
+        if (found[i] < 0) continue;
+        const Inbox inbox = inbox_of(i);
+        float weight = 1.0f;
+        if (ORDER_K && call.own_weights != nullptr) {
+          weight = call.own_weights[t * CHOICES + first + i];
+        }
+#pragma unroll
+        for (u32 k = 0; k < LANE_VECS; ++k) {
+          if (start + 32 * k >= VECS) continue;
+          const u64 at = row_of(i) + start + 32 * k;
+          const u64 low = inbox.take(seen[i][k][0], at, ok, 2);
+          const u64 high = inbox.take(seen[i][k][1], at + VECS, ok, 2);
+          add_vec(total[k],
+                  Vec{static_cast<u32>(low), static_cast<u32>(low >> 32),
+                      static_cast<u32>(high), static_cast<u32>(high >> 32)},
+                  weight);
+        }
+      }
+    }
+#pragma unroll
+    for (u32 k = 0; k < LANE_VECS; ++k) {
+      if (start + 32 * k < VECS) {
+        store_plain(call.out + u64(t) * VECS + start + 32 * k, Element::pack(total[k]));
+      }
+    }
+  }
+  return ok;
+}
+
+__device__ __forceinline__ void combine_rows(const CombineCall& call, CombineShared& s) {
+  const MemoryChannel* mine = call.channels + blockIdx.x * RANKS;
+  const u64 epoch = mine[call.rank].epoch(), half = (epoch & 1) * BACK_HALF;
+  const u32 flag = static_cast<u32>(epoch);
+  const u64 mark = static_cast<u64>(flag) << 32;
+  const u64 heard = BACK_DONE_AT + (epoch & 1) * PACKETS;
+  if (threadIdx.x < RANKS) {
+    s.ends[threadIdx.x] = static_cast<u32>(call.sources[threadIdx.x]);
+    mine[threadIdx.x].put_packet(heard, call.rank * BLOCKS + blockIdx.x, 0, flag);
+  }
+  find_peers(s.peers, mine, half);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (u32 q = 1; q < RANKS; ++q) s.ends[q] += s.ends[q - 1];
+  }
+  __syncthreads();
+  send_back(call, s, mark);
+  bool ok = sum_up(call, mine, half, flag);
+  if (threadIdx.x < RANKS && ok) {
+    u64 none = 0;
+    const u64 at = threadIdx.x * BLOCKS + blockIdx.x;
+    ok = mine[threadIdx.x].read_packet(heard, at, flag, none, 3);
+  }
+  if (!__syncthreads_and(ok)) return;
+  if (threadIdx.x == 0) mine[call.rank].end_call();
+}
+
+}  // namespace stretto
+
+extern "C" __global__ void __launch_bounds__(stretto::THREADS)
+    stretto_combine(const stretto::CombineCall call) {
+  STRETTO_SHARED(stretto::CombineShared, shared);
+  stretto::combine_rows(call, shared);
+}
