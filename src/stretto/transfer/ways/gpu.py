@@ -281,7 +281,8 @@ class GpuTransfer(Transfer):
             self._loop.check()
         self.word[0] = 1
         ended = self.stop(TransferCancelled, "cancelled")
-        self._loop.move(self._see_off)
+        if ended:  # else it has released its memory, and may be closed
+            self._loop.move(self._see_off)
         return ended
 
 

@@ -245,10 +245,12 @@ class GpuMove:
         ask("cuEventRecord", self._event, api().CUstream(stream))
 
     def done(self) -> bool:
-        """Return whether the copies that were recorded have been done."""
+        """Return whether the copies that were recorded have been done, or closed."""
+        if (event := self._event) is None:
+            return True
         driver = api()
         self.mover.device.require_context()
-        (error,) = driver.cuEventQuery(self._event)
+        (error,) = driver.cuEventQuery(event)
         if error == driver.CUresult.CUDA_ERROR_NOT_READY:
             return False
         if int(error):
@@ -257,9 +259,9 @@ class GpuMove:
 
     def close(self) -> None:
         """Free what it needs on the GPU; its copies have been done."""
-        if self._event is not None:
-            attempt("cuEventDestroy", self._event)
-            self._event = None
+        event, self._event = self._event, None
+        if event is not None:
+            attempt("cuEventDestroy", event)
 
 
 class _ByKernel(GpuMove):
