@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stretto import caches
 from stretto.errors import MembershipError
 from stretto.torch.elastic.moving import Snapshot, StateMover
 from stretto.torch.elastic.state import State
@@ -80,7 +81,8 @@ class StateCopies:
         state.snapshot().write(f"{state.path}.{state.step}")
         before, now = self.files(), [*self.files(), state.step][-_FILES:]
         part = Path(f"{state.path}.steps.part")
-        part.write_text(" ".join(map(str, (self.job, *now))))
+        with caches.private(part) as file:
+            file.write(" ".join(map(str, (self.job, *now))).encode())
         part.replace(f"{state.path}.steps")
         for step in {*before} - {*now}:
             Path(f"{state.path}.{step}").unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from stretto import caches
 from stretto.errors import MembershipError
 from stretto.torch.elastic.hashes import differences, hashes_of
 from stretto.transfer import Engine
@@ -57,7 +58,8 @@ class Snapshot:
         """Write it to a file: whole, or not at all."""
         said = {name: self.said[name] for name in ("values", "hashes")}
         part = f"{path}.{os.getpid()}.part"
-        torch.save({"tensors": self.tensors, **said}, part)
+        with caches.private(part) as file:
+            torch.save({"tensors": self.tensors, **said}, file)
         Path(part).replace(path)
 
     def check(self, whose: str) -> None:
