@@ -58,7 +58,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _spell(value: Any) -> str:
     if value is None:
-        return ""
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

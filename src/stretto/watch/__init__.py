@@ -3,7 +3,7 @@
 from stretto.watch.attach import attached, tell_why
 from stretto.watch.columns import dense_ids, nearest_rank, ordered, places_by
 from stretto.watch.diagnose import Chain, Diagnosis, Finding, Involved, diagnose
-from stretto.watch.holdup import HoldUp, holdup
+from stretto.watch.holdup import HoldUp, holdup, slow_first
 from stretto.watch.inspector import inspector_lines, read_inspector
 from stretto.watch.lateness import Late, arrivals, lateness
 from stretto.watch.links import LinkTraffic, links
@@ -58,6 +58,7 @@ __all__ = [
     "rows_of",
     "said",
     "simulated",
+    "slow_first",
     "spell_ranks",
     "stands",
     "summarise",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.watch.columns import dense_ids
-from stretto.watch.lateness import Meetings, arrivals
+from stretto.watch.lateness import Late, Meetings, arrivals
 
 _LEAST_SHARE = 0.01
 """Of the recording's time, that the others must have lost for anybody to be slow."""
@@ -83,6 +83,16 @@ def holdup(calls: NDArray[Any]) -> HoldUp:
         once_us=found.once_us,
         once_rank=found.once_rank,
     )
+
+
+def slow_first(late: list[Late], slow: HoldUp) -> list[Late]:
+    """Return ranks with those who hold the others up first, then the others as before.
+
+    One late start may have cost more than a little of every step; who is named first
+    is the one that the verdict names.
+    """
+    place = {rank: at for at, rank in enumerate(slow.ranks)}
+    return sorted(late, key=lambda one: place.get(one.rank, len(place)))
 
 
 def _trimmed(

@@ -59,7 +59,7 @@ def rows_of(summary: Summary) -> dict[str, list[Mapping[str, Any]]]:
                 "rank": one.rank,
                 "span_s": one.span_s,
                 "exposed_s": one.exposed_s,
-                "exposed_%": 100 * one.exposed_s / one.span_s if one.span_s else 0.0,
+                "exposed_%": 100 * one.exposed_s / one.span_s if one.span_s else None,
                 "hidden_s": one.hidden_s,
             }
             for one in shares[:_MOST]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stretto.program.collectives import bus_factor
 from stretto.trace import MARKS, WAITS, CallKind, Recording
 from stretto.watch.columns import nearest_rank, ordered, places_by, size_class
-from stretto.watch.holdup import HoldUp, holdup
+from stretto.watch.holdup import HoldUp, holdup, slow_first
 from stretto.watch.lateness import Late, Meetings, by_rank, lateness
 from stretto.watch.links import LinkTraffic, links
 
@@ -97,10 +97,11 @@ def summarise(recording: Recording, *, model: Model | None = None) -> Summary:
     state = calls["state"]
     some = _timed(calls)
     meetings = Meetings(some)
+    late, slow = lateness(calls, meetings if some is calls else None), holdup(calls)
     return Summary(
         rows=tuple(_rows(recording, some, meetings, model)),
-        late=tuple(lateness(calls, meetings if some is calls else None)),
-        holdup=holdup(calls),
+        late=tuple(slow_first(late, slow)),
+        holdup=slow,
         shares=tuple(_shares(some if calls is whole else _timed(whole))),
         num_calls=len(calls),
         num_steps=len(recording.steps),

@@ -6,14 +6,11 @@ import threading
 import time
 
 import pytest
-from tests.host.studio.browser import browser, executable
+from tests.host.studio.browser import executable
 from tests.host.studio.pages import SHOWN, colours, drawn, end, opened, serve
-from tests.pure.search.planted import Planted
-from tests.pure.studio.made import hanging, recording, tuning
+from tests.pure.studio.made import hanging, recording
 from tests.pure.studio.test_page import EVIL, hostile
 
-from stretto.program import algorithms
-from stretto.search import evolve
 from stretto.studio import NamedInputs, exported, follow
 from stretto.studio.serve.opening import leads_to
 from stretto.trace import write
@@ -28,51 +25,6 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 FIRST_PAINT_S = 2.0
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """Return a tab of one browser for all tests."""
-    with browser(tmp_path_factory.mktemp("profile")) as tab:
-        tab.size(1280, 900)
-        yield tab
-
-
-@pytest.fixture(autouse=True)
-def console(page):
-    """Whatever the console complains of fails the test."""
-    page.complaints.clear()
-    yield
-    page.run("1")  # hear what is still under way
-    assert [] == page.complaints
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return a folder with two recordings and a report."""
-    made = tmp_path_factory.mktemp("runs")
-    write(made / "before.trace", recording(8, 60, machine="h200x8", slow=(5,)))
-    write(made / "after.trace", recording(8, 60, stretch=0.8, title="after", late=None))
-    (made / "report.json").write_text(json.dumps(tuning()))
-    evolve(Planted(), evals=60, seed=1, path=made / "run.db").run.close()
-    return made
-
-
-@pytest.fixture(scope="module")
-def server(folder):
-    """Serve all that there is: recordings, a program, a report."""
-    program = algorithms.get("all_reduce/two_shot").build(8)
-    server = serve(
-        NamedInputs(
-            recordings=(folder / "before.trace", folder / "after.trace"),
-            program=program,
-            source=program.source.rpartition(":")[0],
-            reports=(folder / "report.json",),
-            searches=(folder / "run.db",),
-        )
-    )
-    yield server
-    server.stop()
 
 
 def pixels(page, at=0):
@@ -341,13 +293,13 @@ def test_a_thousand_ranks_are_shown_and_can_be_come_closer_to(page, tmp_path):
         page.until(SHOWN.format(name), name)
         drawn(page)
         assert colours(page) > 3
-    tiles = pixels(page)
+    tiles = pixels(page, 1)
     page.run(
         """(() => { const s = document.querySelector('main select');
         s.selectedIndex = 77; s.dispatchEvent(new Event('change')); })()"""
     )
     drawn(page)
-    assert tiles != pixels(page)
+    assert tiles != pixels(page, 1)
     assert "608" in page.run("document.querySelector('main table').innerText")
     end(page, server)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stretto.trace import CALL, SAMPLE, CallKind, CodeLine, Comm, RankInfo, Recording
-from stretto.watch import holdup, outside, summarise, verdict
+from stretto.watch import holdup, outside, rows_of, summarise, verdict
 
 MS = 1_000_000
 
@@ -83,6 +83,21 @@ def test_one_late_start_hides_no_straggler():
     assert (5,) == found.ranks
     assert 2 == found.once_rank
     assert found.once_us == pytest.approx(488_000, rel=0.01)
+
+
+@pytest.mark.parametrize("once_ms", [518, 5_000])
+def test_tables_name_first_whom_the_verdict_names(once_ms):
+    """One late start cost more in all than the straggler did; it is not told first."""
+    late = np.zeros(8)
+    late[5] = 30 * MS
+    recording = made(late, calls=12, once=(2, 4, once_ms * MS))
+    found = summarise(recording)
+    tables = rows_of(found)
+    title = next(title for title in tables if "late" in title)
+
+    assert verdict(recording, found)[0].text.startswith("Rank 5 held the others up")
+    assert 2 == max(found.late, key=lambda one: one.kept_us).rank
+    assert 5 == found.late[0].rank == tables[title][0]["rank"]
 
 
 def test_nobody_is_blamed_for_noise():

@@ -15,6 +15,11 @@ from stretto.trace import MARKS
 
 Args = Mapping[str, str]
 """What a page asks of a view, as it stands in an address."""
+RECORD_STEPS = "Record them with `stretto trace --steps -- COMMAND`."
+NO_CALLS = (
+    "No calls were recorded: nothing that ran under `stretto trace -- COMMAND` called "
+    "a collective of stretto."
+)
 
 
 class Scene:

@@ -11,7 +11,7 @@ from stretto.studio.ask.question import Question
 from stretto.studio.ask.window import Answer, FilteredCalls, nothing
 from stretto.studio.units import time_name
 from stretto.trace import STATES
-from stretto.watch import holdup, lateness, spell_ranks
+from stretto.watch import holdup, lateness, slow_first, spell_ranks
 
 
 def late(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
@@ -24,8 +24,7 @@ def late(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     if not found:
         return nothing()
     slow = holdup(index.calls[calls])
-    place = {rank: at for at, rank in enumerate(slow.ranks)}
-    found.sort(key=lambda one: place.get(one.rank, len(place)))
+    found = slow_first(found, slow)
     rows = tuple(
         (
             one.rank,

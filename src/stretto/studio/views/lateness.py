@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.studio.analysis.scene import Args, Scene, number
+from stretto.studio.analysis.scene import NO_CALLS, Args, Scene, number
 from stretto.studio.inputs.loading import LoadedInputs
-from stretto.watch import Late, lateness
+from stretto.watch import Late, holdup, lateness, slow_first
 
 TITLE = "Lateness"
 ORDER = 5
@@ -44,7 +44,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         row = np.searchsorted(there, index.calls["rank"][mine])
         late = index.late_us[mine]
         np.maximum.at(worst, row * rows // len(there) * columns + at, late)
-        latest = lateness(index.calls[mine])
+        latest = slow_first(lateness(index.calls[mine]), holdup(index.calls[mine]))
     full = _full(worst.reshape(rows, columns))
     edges = np.arange(columns) * max(1, len(chosen)) // columns
     return {
@@ -72,10 +72,11 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         "full_us": full,
         "late_us": worst.astype(np.float32),
         "worst": [
-            {"rank": one.rank, "mean_us": one.mean_us, "kept_us": one.kept_us}
+            {"rank": one.rank, "p50_us": one.p50_us, "kept_us": one.kept_us}
             for one in latest[:10]
         ],
         "clock_error_us": index.recording.error_ns / 1e3,
+        "notes": [] if len(index.calls) else [NO_CALLS],
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stretto.studio.analysis.groups import groups
-from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.analysis.scene import NO_CALLS, Args, Scene
 from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name
 
@@ -25,4 +25,4 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         {**asdict(one), "size": size_name(one.mean_nbytes)}
         for one in groups(scene.index)
     ]
-    return {"rows": rows}
+    return {"rows": rows, "notes": [] if rows else [NO_CALLS]}

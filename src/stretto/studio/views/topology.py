@@ -8,14 +8,14 @@ import numpy as np
 
 from stretto.studio.analysis.layout import NodeLayout, of_machine, of_ranks
 from stretto.studio.analysis.link_use import LinkUse
-from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.analysis.scene import RECORD_STEPS, Args, Scene
 from stretto.studio.inputs.loading import LoadedInputs
 from stretto.topology import Link
 
 TITLE = "Links"
 ORDER = 2
 FULL = 200
-"""A share of 1, as the page is told it: a byte holds up to 1.27."""
+"""A share of 1, as the page is told it: two bytes hold up to 327."""
 _FEW_LINKS = 640
 """So many are shown whole, with those that carried nothing."""
 _MOST_LINKS = 8192
@@ -52,7 +52,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         "dst": np.array([place[link.dst] for link in links], np.int32),
         "gbytes_per_s": np.array([lk.bandwidth_gbytes_per_s for lk in links], "f4"),
         "total_nbytes": total.astype(np.float64),
-        "share": np.clip(np.rint(share * FULL), 0, 255).astype(np.uint8),
+        "share": np.clip(np.rint(share * FULL), 0, 65535).astype(np.uint16),
         "bins": use.nbytes.shape[1],
         "bin_us": use.bin_us,
         "peak_gbytes_per_s": _peak(use),
@@ -94,8 +94,8 @@ def _notes(scene: Scene, use: LinkUse, shown: int) -> list[str]:
     found = scene.traffic
     if not len(scene.index.steps):
         notes.append(
-            "No steps were recorded, so nobody knows what went over which link; "
-            "record with steps on."
+            "No steps were recorded, so what went over which link is not known. "
+            + RECORD_STEPS
         )
     if not use.is_measured and len(use.links):
         machine = scene.loaded.machine

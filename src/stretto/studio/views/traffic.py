@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.analysis.scene import RECORD_STEPS, Args, Scene
 from stretto.studio.inputs.loading import LoadedInputs
 
 TITLE = "Traffic"
@@ -31,7 +31,10 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     hosts = {info.rank: info.host for info in scene.index.recording.ranks}
     notes = []
     if not len(scene.index.steps):
-        notes.append("No steps were recorded: who sent what to whom is not known.")
+        notes.append(
+            "No steps were recorded: who sent what to whom is not known. "
+            + RECORD_STEPS
+        )
     if found.unknown_nbytes:
         notes.append(
             f"{found.unknown_nbytes / 1e6:.4g} MB of steps with several peers are left "

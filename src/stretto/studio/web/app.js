@@ -127,12 +127,21 @@ async function show() {
     replace(page.main, root);
     shown.leave = VIEWS[name](root, data, contextOf(name, args)) ?? null;
     const ofAll = index.views.some((view) => view.name === "overview") ? [] : index.notes; // else it shows them
-    fill(root, [notesOf([...(data.notes ?? []), ...ofAll])]);
+    noted(root, notesOf(data.notes ?? []));
+    fill(root, [notesOf(ofAll)]);
     page.main.dataset.shown = name;
     page.main.dataset.turn = String(mine);
   } catch (error) {
     if (mine === turn) complain(error);
   }
+}
+
+// Beneath the view's heading: what is missing, and how to record it, is read first.
+function noted(root, notes) {
+  if (!notes) return;
+  const heading = root.querySelector("h2");
+  if (heading && heading.parentElement === root) heading.after(notes);
+  else root.prepend(notes);
 }
 
 function contextOf(name, args) {

@@ -68,13 +68,20 @@ export function drawAxes(pen, frame, x, y) {
   pen.strokeRect(frame.left, frame.top, frame.right - frame.left, frame.bottom - frame.top);
   pen.textAlign = "center";
   pen.textBaseline = "top";
+  let free = -Infinity; // from where on a number would not lie on the one before
   for (const tick of x.ticks) {
     const at = x.at(tick);
     if (at < frame.left - 1 || at > frame.right + 1) continue;
     line(pen, at, frame.bottom, at, frame.bottom + 4);
+    const half = pen.measureText(x.text(tick)).width / 2;
+    if (at - half < free) continue;
     pen.fillText(x.text(tick), at, frame.bottom + 6);
+    free = at + half + 6;
   }
-  pen.fillText(x.title, (frame.left + frame.right) / 2, frame.bottom + 22);
+  const page = frame.right + 12;
+  const wide = Math.min(page, pen.measureText(x.title).width);
+  const middle = Math.min(page - wide / 2, Math.max(wide / 2, (frame.left + frame.right) / 2));
+  pen.fillText(x.title, middle, frame.bottom + 22, wide);
   pen.textAlign = "right";
   pen.textBaseline = "middle";
   for (const tick of y.ticks) {

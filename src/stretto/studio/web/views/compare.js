@@ -24,14 +24,14 @@ export function drawCompare(root, data) {
     ] : element("p", {}, "No operation is in both."),
     sortedTable([
       { title: "collective", text: (row) => row.collective },
-      number("size, from", (row) => row.low_nbytes, sizeText),
+      number("size, at least", (row) => row.low_nbytes, sizeText),
       number("ranks", (row) => row.num_ranks, plainText),
       number("calls before", (row) => row.before?.count, plainText),
-      number("p50 before", (row) => row.before?.p50_us, timeText),
-      number("p99 before", (row) => row.before?.p99_us, timeText),
+      number("median before", (row) => row.before?.p50_us, timeText),
+      number("99 % within, before", (row) => row.before?.p99_us, timeText),
       number("calls after", (row) => row.after?.count, plainText),
-      number("p50 after", (row) => row.after?.p50_us, timeText),
-      number("p99 after", (row) => row.after?.p99_us, timeText),
+      number("median after", (row) => row.after?.p50_us, timeText),
+      number("99 % within, after", (row) => row.after?.p99_us, timeText),
       number("ratio", (row) => row.ratio, plainText),
       { title: "algorithm before", text: (row) => row.before?.algorithm || "-" },
       { title: "algorithm after", text: (row) => row.after?.algorithm || "-" },
@@ -39,7 +39,7 @@ export function drawCompare(root, data) {
 }
 
 function dots(pen, width, tall, rows) {
-  const frame = { left: 250, top: 8, right: width - 20, bottom: tall - 42 };
+  const frame = { left: Math.min(250, 0.45 * width), top: 8, right: width - 20, bottom: tall - 42 };
   const low = Math.min(0.5, ...rows.map((row) => row.ratio_low)) / 1.05;
   const high = Math.max(2, ...rows.map((row) => row.ratio_high)) * 1.05;
   const x = (ratio) => frame.left + (Math.log(ratio / low) / Math.log(high / low)) * (frame.right - frame.left);

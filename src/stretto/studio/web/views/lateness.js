@@ -49,9 +49,10 @@ export function drawLateness(root, data, context) {
     rampLegend("time after the first rank:", "0", high < 0.99 * most ? `${timeText(high)} and more, to ${timeText(most)}` : timeText(high),
       element("span", {}, "panel colour: no call")),
     element("div", { class: "split" }, element("div", {}, map.root),
-      element("section", {}, element("h3", {}, "Latest on average"),
+      element("section", {}, element("h3", {}, "Who came late"),
         sortedTable([
           { title: "rank", number: true, text: (row) => row.rank, value: (row) => row.rank },
-          { title: "after the first", number: true, text: (row) => timeText(row.mean_us), value: (row) => row.mean_us },
-        ], data.worst, "Latest ranks on average"))));
+          { title: "after the first, median", number: true, text: (row) => timeText(row.p50_us), value: (row) => row.p50_us },
+          { title: "it alone kept the others", number: true, text: (row) => timeText(row.kept_us), value: (row) => row.kept_us },
+        ], data.worst, "Who came late, and what that cost"))));
 }

@@ -7,21 +7,21 @@ export function drawTable(root, data) {
   const number = (title, value, text) => ({ title, number: true, value, text: (row) => text(value(row)) });
   const columns = [
     { title: "collective", text: (row) => row.collective },
-    number("size, from", (row) => row.low_nbytes, sizeText),
+    number("size, at least", (row) => row.low_nbytes, sizeText),
     number("ranks", (row) => row.num_ranks, plainText),
     { title: "algorithm", text: (row) => row.algorithm || "-" },
     number("collectives", (row) => row.count, plainText),
     number("running or failed", (row) => row.unfinished, plainText),
-    number("p50", (row) => row.p50_us, timeText),
-    number("p99", (row) => row.p99_us, timeText),
-    number("until the last rank, p50", (row) => row.wait_p50_us, timeText),
-    number("after it, p50", (row) => row.transfer_p50_us, timeText),
+    number("median", (row) => row.p50_us, timeText),
+    number("99 % within", (row) => row.p99_us, timeText),
+    number("median until the last rank came", (row) => row.wait_p50_us, timeText),
+    number("median after that", (row) => row.transfer_p50_us, timeText),
     number("bus GB/s", (row) => row.busbw_gbps, plainText),
-    number("in all", (row) => row.total_us, timeText),
+    number("in all calls", (row) => row.total_us, timeText),
   ];
   root.append(
     element("h2", {}, "Operations by size"),
     element("p", { class: "quiet" },
-      "p50 and p99 are of a rank's call, from when it was made to its end. A collective waits until its last rank comes; what it takes after that gives bus GB/s (10^9 bytes a second, as nccl-tests counts). Where switches reduce, bus GB/s may exceed the wire."),
-    data.rows.length ? sortedTable(columns, data.rows, "Operations by size") : element("p", {}, "No calls were recorded."));
+      "Times are those of a rank's call, from when it was made to its end. A collective waits until its last rank has come; the time after that gives bus GB/s (10^9 bytes a second, as nccl-tests counts). Where switches reduce, bus GB/s may exceed the wire."),
+    data.rows.length ? sortedTable(columns, data.rows, "Operations by size") : "");
 }

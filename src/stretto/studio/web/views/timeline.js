@@ -23,7 +23,7 @@ export function drawTimeline(root, data, context) {
     to: Math.round(to) >= data.span ? undefined : Math.max(Math.round(from) + 1, Math.round(to)),
   });
   const button = (text, from, to) => element("button", { type: "button", disabled: !context.isLive, click: () => go(from, to) }, text);
-  const tall = Math.min(92, Math.max(26, Math.floor((innerHeight - 330) / data.ranks.length)));
+  const tall = Math.min(92, Math.max(26, Math.floor((innerHeight - 330 - 34 * data.notes.length) / data.ranks.length)));
   const frame = (width) => ({ left: 62, top: 8, right: width - 16, bottom: 8 + tall * data.ranks.length });
   const made = makeCanvas(`What ${data.ranks.length} ranks did over time`, tall * data.ranks.length + 50, draw, { pointermove: point });
 

@@ -11,6 +11,8 @@ const FEW_BOXES = 8;
 const TOP_ROWS = 10;
 
 export function drawTopology(root, data) {
+  const title = element("h2", {}, data.machine ? `Links of ${data.machine}` : "Who sent to whom");
+  if (!data.total_nbytes.some((nbytes) => nbytes > 0)) return void root.append(title); // the note says what is missing
   const scene = placed(data);
   const state = { bin: busiestBin(data), box: -1, zoom: 1, x: 0, y: 0, timer: 0, full: 1 };
   const most = data.share.reduce((a, b) => Math.max(a, b), 1) / FULL;
@@ -109,15 +111,15 @@ export function drawTopology(root, data) {
     ]));
   }
   root.append(
-    element("h2", {}, data.machine ? `Links of ${data.machine}` : "Who sent to whom"),
+    title,
     element("div", { class: "bar" }, select, scale, play, element("div", { class: "grow" }, slider), when),
-    legend,
     element("div", { class: "split" },
-      element("div", {}, map.root,
-        element("p", { class: "quiet" }, "Wheel, or + and -, comes closer; drag, or the arrow keys, moves; a double click looks at a box; 0 shows all."),
-        element("h3", {}, "All links over time"),
+      element("div", {},
         seriesLegend([["busiest link", seriesColour(5), "thin"], ["mean of links in use", seriesColour(0), "thin"]]),
-        use.root),
+        use.root,
+        legend,
+        map.root,
+        element("p", { class: "quiet" }, "Wheel, or + and -, comes closer; drag, or the arrow keys, moves; a double click looks at a box; 0 shows all.")),
       element("section", {}, element("h3", {}, "Busiest links at this moment"), top)));
   key();
   at(state.bin);
@@ -152,7 +154,8 @@ function placed(data) {
 
 function heightOf(scene, width) {
   const size = Math.min(width / scene.columns, scene.isGrid ? 170 : 460);
-  return Math.max(240, Math.min(680, size * (scene.rows + scene.strip) + 16));
+  const room = Math.max(320, innerHeight - 400); // the whole map, with use over time above it
+  return Math.max(240, Math.min(680, room, size * (scene.rows + scene.strip) + 16));
 }
 
 function viewOf(scene, state, width, tall) {

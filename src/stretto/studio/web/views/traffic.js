@@ -44,7 +44,9 @@ export function drawTraffic(root, data) {
         },
       }, (width) => Math.max(300, Math.min(width - 44, innerHeight - 260))).root);
   }
-  root.append(element("h2", {}, "Traffic between ranks"),
-    element("div", { class: "bar" }, chooser("Show", what.map((one) => one.name), 0, show)), place);
+  const isEmpty = !data.nbytes.some((value) => value > 0); // the note says what is missing
+  root.append(element("h2", {}, "Traffic between ranks"));
+  if (isEmpty) return;
+  root.append(element("div", { class: "bar" }, chooser("Show", what.map((one) => one.name), 0, show)), place);
   show(0);
 }
