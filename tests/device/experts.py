@@ -314,6 +314,7 @@ def main() -> int:
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
     if args.share:
         os.environ["STRETTO_CUDA_SHARE_GPU"] = "1"
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     names = [n for n in CHECKS if all(word in n for word in args.only.split())]
     rows = stretto.spawn(
         work, names, args.share, args.replays, args.out, num_ranks=args.ranks,

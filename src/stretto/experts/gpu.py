@@ -49,24 +49,22 @@ class GpuDispatched:
         self, engine: GpuExperts, x: Tensor, ids: Tensor, weights: Tensor | None
     ) -> None:
         """Have memory for what comes."""
-        g = engine.geometry
-        self.geometry, self.tokens = g, int(x.shape[0])
+        g = self.geometry = engine.geometry
+        self.tokens = tokens = x.shape[0]
         self.own_ids, self.own_weights = ids, weights
-        self._engine, self._device = engine, x.device
-        self.half = engine.half
-        where = engine.words
-        nbytes = where["slots"] + 4 * self.tokens * g.num_ranks
-        self.words = torch.empty(nbytes, dtype=torch.uint8, device=x.device)
+        self._engine, self.half = engine, engine.half
+        nbytes = engine.words["slots"] + 4 * tokens * g.num_ranks
+        self.words = x.new_empty(nbytes, dtype=torch.uint8)
         if g.layout == "rank":
             self.rows, self.scales = engine.rows_by_rank[self.half]
             return
-        kind = torch.float8_e4m3fn if g.quantise else _TYPES[g.dtype]
-        shape = engine.num_lines, g.hidden
-        self.rows = torch.empty(shape, dtype=kind, device=x.device)
-        self.scales = None
+        shape, self.scales = (engine.num_lines, g.hidden), None
         if g.quantise:
-            shape = engine.num_lines, g.scale_bytes // 4
-            self.scales = torch.empty(shape, dtype=torch.float32, device=x.device)
+            groups = engine.num_lines, g.scale_bytes // 4
+            self.rows = x.new_empty(shape, dtype=torch.float8_e4m3fn)
+            self.scales = x.new_empty(groups, dtype=torch.float32)
+        else:
+            self.rows = x.new_empty(shape)
 
     def tensors(self) -> list[Tensor]:
         """Return what is in memory of PyTorch's."""
@@ -144,6 +142,7 @@ class GpuExperts:
                 f"stretto_{name}",
                 threads=threads,
                 options=OPTIONS,
+                early=True,
             )
             for channels, name in ((self._there, "dispatch"), (self._back, "combine"))
         )
@@ -153,6 +152,8 @@ class GpuExperts:
         self._blocks = torch.zeros(
             blocks * BLOCK_WORDS, dtype=torch.int64, device=device
         )
+        self._blocks_at = self._blocks.data_ptr()
+        self._ordinal, self._kind = self.memory.get_device(), _TYPES[g.dtype]
         self.num_lines = self._most_lines()
         self.words = self._places()
         """Where each table begins in the words of a dispatch."""
@@ -209,8 +210,8 @@ class GpuExperts:
         """Enqueue a dispatch on the current stream."""
         g = self.geometry
         self._require_no_gradients("dispatch", x, weights)
-        self._check(x, "dispatch: x", (None, g.hidden), _TYPES[g.dtype])
-        tokens = int(x.shape[0])
+        tokens = x.shape[0] if isinstance(x, Tensor) and x.dim() else 0
+        self._check(x, "dispatch: x", (tokens, g.hidden), self._kind)
         if tokens > g.max_tokens:
             raise self._refused(
                 f"dispatch: {tokens} tokens; want at most max_tokens={g.max_tokens}"
@@ -222,15 +223,19 @@ class GpuExperts:
         self.follow()
         sent = GpuDispatched(self, x, ids, weights)
         self.half = 1 - self.half
-        call = DispatchCall(
-            channels=self._there.pointer, x=x.data_ptr(), ids=ids.data_ptr(),
-            weights=0 if weights is None else weights.data_ptr(),
-            rows=sent.rows.data_ptr(), blocks=self._blocks.data_ptr(),
-            scales=0 if sent.scales is None else sent.scales.data_ptr(), tokens=tokens,
-            rank=self.comm.rank, locals=self.num_local, half=sent.half,
-            **{name: sent.words.data_ptr() + at for name, at in self.words.items()},
+        base, scales = sent.words.data_ptr(), sent.scales
+        at = self.words
+        self._dispatch(
+            DispatchCall.of(
+                self._there.pointer, x.data_ptr(), ids.data_ptr(),
+                0 if weights is None else weights.data_ptr(), base + at["slots"],
+                sent.rows.data_ptr(), 0 if scales is None else scales.data_ptr(),
+                base + at["out_ids"], base + at["out_weights"],
+                base + at["out_places"], base + at["out_tokens"],
+                base + at["counts"], base + at["starts"], base + at["sources"],
+                self._blocks_at, tokens, self.comm.rank, self.num_local, sent.half,
+            )
         )  # fmt: skip
-        self._dispatch(call)
         return sent
 
     def combine(
@@ -242,10 +247,10 @@ class GpuExperts:
         if getattr(sent, "geometry", None) is not g:
             raise self._refused("combine: want `sent` of a dispatch of these experts")
         self._require_no_gradients("combine", rows, weights)
-        self._check(rows, "combine: rows", tuple(sent.rows.shape), _TYPES[g.dtype])
+        self._check(rows, "combine: rows", sent.rows.shape, self._kind)
         of_tokens = g.order == "k"
         if weights is not None:
-            shape = (sent.tokens, g.top_k) if of_tokens else tuple(sent.weights.shape)
+            shape = (sent.tokens, g.top_k) if of_tokens else sent.weights.shape
             self._check(weights, "combine: weights", shape, torch.float32)
         at = 0 if weights is None else weights.data_ptr()
         if weights is None and not summed:
@@ -255,16 +260,17 @@ class GpuExperts:
         self.follow()
         if out is None:
             out = rows.new_empty((sent.tokens, g.hidden))
-        call = CombineCall(
-            channels=self._back.pointer, rows=rows.data_ptr(),
-            sources=sent.at("sources"), ids=sent.at("out_ids"),
-            weights=0 if of_tokens else at, places=sent.at("out_places"),
-            tokens_of=sent.at("out_tokens"), slots=sent.at("slots"),
-            own_ids=sent.own_ids.data_ptr(), own_weights=at if of_tokens else 0,
-            out=out.data_ptr(), dispatches=self._there.pointer,
-            blocks=self._blocks.data_ptr(), tokens=sent.tokens, rank=self.comm.rank,
+        base, places = sent.words.data_ptr(), self.words
+        self._combine(
+            CombineCall.of(
+                self._back.pointer, rows.data_ptr(), base + places["sources"],
+                base + places["out_ids"], 0 if of_tokens else at,
+                base + places["out_places"], base + places["out_tokens"],
+                base + places["slots"], sent.own_ids.data_ptr(),
+                at if of_tokens else 0, out.data_ptr(), self._there.pointer,
+                self._blocks_at, sent.tokens, self.comm.rank,
+            )
         )  # fmt: skip
-        self._combine(call)
         return out
 
     # Beside what the caller's stream does.
@@ -280,27 +286,28 @@ class GpuExperts:
 
     def follow(self) -> None:
         """Let the current stream go on after what was started: one is under way."""
+        if not self._aside:
+            return
         current = torch.cuda.current_stream()
-        if self._aside and current != self._side:
+        if current != self._side:
             current.wait_stream(self._side)
             self._aside = False
 
     def _check(
-        self, given: Any, what: str, shape: tuple[int | None, ...], kind: torch.dtype
+        self, given: Any, what: str, shape: tuple[int, ...], kind: torch.dtype
     ) -> None:
         fits = (
             isinstance(given, Tensor)
-            and given.device == self.memory.device
-            and given.dtype == kind
-            and given.dim() == len(shape)
-            and all(w in (None, s) for w, s in zip(shape, given.shape, strict=True))
+            and given.dtype is kind
+            and given.get_device() == self._ordinal
+            and given.shape == shape
             and given.is_contiguous()
         )
         if not fits:
             got = type(given).__name__
             if isinstance(given, Tensor):
                 got = f"{tuple(given.shape)} {given.dtype} on {given.device}"
-            wanted = " x ".join("T" if one is None else str(one) for one in shape)
+            wanted = " x ".join(map(str, shape))
             raise self._refused(
                 f"{what} is {got}; want {wanted} {kind}, contiguous, on "
                 f"{self.memory.device}"

@@ -46,8 +46,9 @@ LIBRARY = TorchTensors()
 
 def wants_gradients(*given: Any) -> bool:
     """Whether autograd follows any of these."""
-    some = [one for one in given if isinstance(one, Tensor)]
-    return torch.is_grad_enabled() and any(one.requires_grad for one in some)
+    return torch.is_grad_enabled() and any(
+        isinstance(one, Tensor) and one.requires_grad for one in given
+    )
 
 
 def dispatched(ep: Any, x: Tensor, ids: Tensor, weights: Any) -> Any:

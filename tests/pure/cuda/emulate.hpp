@@ -69,6 +69,17 @@ inline float __shfl_xor_sync(unsigned, float v, int d) {
   __syncwarp();
   return other;
 }
+inline unsigned __ballot_sync(unsigned, bool says) {
+  Exchange& block = of_this_block<Exchange>();
+  block.of[threadIdx.x] = says;
+  __syncwarp();
+  unsigned bits = 0;
+  for (unsigned i = 0; i < 32; ++i) {
+    bits |= unsigned(block.of[threadIdx.x / 32 * 32 + i] != 0) << i;
+  }
+  __syncwarp();
+  return bits;
+}
 // Conversions, to nearest even.
 inline float half(unsigned raw) {
   const unsigned short bits = raw;

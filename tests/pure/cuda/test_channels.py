@@ -123,30 +123,51 @@ def test_a_kernel_of_the_users_compiles_against_the_headers(arch):
     assert "error" not in log
 
 
-@pytest.mark.parametrize(("context", "entered"), [(0, 1), (1, 0)])
-def test_a_kernel_of_ones_own_may_be_launched_by_any_thread(fake, context, entered):
+@pytest.mark.parametrize(("has_context", "entered"), [(False, 1), (True, 0)])
+def test_a_kernel_of_ones_own_may_be_launched_by_any_thread(fake, has_context, entered):
     """One without a context gets the session's; another's is left alone."""
+    has, launch = [has_context], fake._launch
+
+    def launched(*given):
+        return launch(*given) if has[0] else 201  # CUDA_ERROR_INVALID_CONTEXT
+
+    fake._launch = launched
 
     def work(group):
         session = CudaSession(group)
         session.load_kernel = lambda kernel: Loaded(None, 5, kernel)
         own = session.channels(4096).kernel("text", "symbol")
         said = []
-        fake.cuCtxGetCurrent = lambda: (fake.CUresult.CUDA_SUCCESS, context)
-        fake.cuLaunchKernel = lambda *_: (fake.CUresult.CUDA_SUCCESS,)
 
         def enter(context):
+            has[0] = True
             said.append(threading.get_ident())
             return (fake.CUresult.CUDA_SUCCESS,)
 
         fake.cuCtxSetCurrent = enter
         own(1, stream=3)
         count = said.count(threading.get_ident())  # the watcher enters, too
-        del fake.cuCtxGetCurrent, fake.cuCtxSetCurrent
+        del fake.cuCtxSetCurrent
         session.close()
         return count
 
     assert [entered] == on_ranks(fake, 1, work)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_kernel_of_ones_own_begins_early_where_it_says_so(fake, early):
+    """One that does not wait on the device comes after the kernel before it."""
+
+    def work(group):
+        session = CudaSession(group)
+        session.load_kernel = lambda kernel: Loaded(None, 5, kernel)
+        own = session.channels(4096).kernel("text", "symbol", early=early)
+        fake.early.clear()
+        own(1, stream=3)
+        session.close()
+        return list(fake.early)
+
+    assert [[early]] == on_ranks(fake, 1, work)
 
 
 def _device_kernels():

@@ -10,97 +10,76 @@
 
 namespace stretto {
 
+constexpr u32 AT_ONCE = 4;  // lines on their way to a warp
+constexpr u32 MOST_LINES = CHOICES > RANKS ? CHOICES : RANKS;
+
 struct CombineShared {
   u32 ends[RANKS];
+  int lines[WARPS * MOST_LINES];
+  u32 words[WARPS * MOST_LINES];
 };
-
-// A part of a row that came, back to where it came from.
-__device__ __forceinline__ void send_sum(const CombineCall& call, u64 back,
-                                         const Came& row, u32 start) {
-  float total[PIECES][Element::lanes] = {};
-  for (u32 j = 0; j < CHOICES; ++j) {
-    const u64 at = u64(row.line) * CHOICES + j;
-    if (call.ids[at] < 0) continue;
-    const Vec* from = call.rows + u64(call.places[at]) * VECS;
-    const float weight = call.weights == nullptr ? 1.0f : call.weights[at];
-#pragma unroll
-    for (u32 k = 0; k < PIECES; ++k) {
-      if (start + 32 * k < VECS) {
-        add_vec(total[k], load_plain(from + start + 32 * k), weight);
-      }
-    }
-  }
-  Vec* to = reinterpret_cast<Vec*>(back) + (call.rank * MAX_TOKENS + row.slot) * u64(VECS);
-#pragma unroll
-  for (u32 k = 0; k < PIECES; ++k) {
-    if (start + 32 * k < VECS) store_relaxed(to + start + 32 * k, Element::pack(total[k]));
-  }
+__device__ __forceinline__ Kept of_warp(CombineShared& s) {
+  const u32 first = threadIdx.x / 32 * MOST_LINES;
+  return {s.lines + first, s.words + first};
 }
 
-// The same of a row as it is: to line `to` there.
-__device__ __forceinline__ void send_row(const CombineCall& call, u64 back, u64 from,
-                                         u64 to, u32 start) {
-  Vec v[PIECES];
-#pragma unroll
-  for (u32 k = 0; k < PIECES; ++k) {
-    const u32 index = start + 32 * k;
-    if (index < VECS) v[k] = load_plain(call.rows + from * VECS + index);
-  }
-#pragma unroll
-  for (u32 k = 0; k < PIECES; ++k) {
-    const u32 index = start + 32 * k;
-    if (index < VECS) store_relaxed(reinterpret_cast<Vec*>(back) + to * VECS + index, v[k]);
-  }
-}
-
-__device__ __forceinline__ void send_back(const CombineCall& call, const u32* ends,
+__device__ __forceinline__ void send_back(const CombineCall& call, CombineShared& s,
                                           const MemoryChannel* mine, u64 half) {
   const u32 warp = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const u32 rows = ends[RANKS - 1];
+  const u32 rows = s.ends[RANKS - 1];
+  const Kept kept = of_warp(s);
   for (u32 u = warp; u < rows * SEGMENTS; u += WARPS * BLOCKS) {
-    const Came row = came(ends, u / SEGMENTS);
+    const Came row = came(s.ends, u / SEGMENTS);
     const u32 start = u % SEGMENTS * SEGMENT + lane;
-    const u64 back = mine[row.source].remote + half;
-    if (LAYOUT != BY_EXPERT) {
-      send_row(call, back, row.line, call.rank * MAX_TOKENS + row.slot, start);
-    } else if (!ORDER_K) {
-      send_sum(call, back, row, start);
-    } else {
-      const u64 token = call.tokens_of[row.line];
-      for (u32 j = 0; j < CHOICES; ++j) {
-        const u64 at = u64(row.line) * CHOICES + j;
-        if (call.ids[at] < 0) continue;
-        send_row(call, back, call.places[at], token * CHOICES + j, start);
+    Vec* back = reinterpret_cast<Vec*>(mine[row.source].remote + half) + start;
+    Vec* line = back + (call.rank * MAX_TOKENS + row.slot) * u64(VECS);
+    if constexpr (LAYOUT != BY_EXPERT) {
+      const int from = static_cast<int>(row.line);
+      take_lines<1, PIECES, false>(
+          call.rows, &from, 1, start,
+          [&](u32, u32 k, const Vec& v) { store_relaxed(line + 32 * k, v); });
+    } else if constexpr (!ORDER_K) {
+      float total[PIECES][Element::lanes] = {};
+      const u32 count = keep_choices(kept, call, row);
+      add_lines<AT_ONCE, false>(total, call.rows, kept, count, start);
+#pragma unroll
+      for (u32 k = 0; k < PIECES; ++k) {
+        if (start + 32 * k < VECS) store_relaxed(line + 32 * k, Element::pack(total[k]));
       }
+    } else {
+      const u32 first = call.tokens_of[row.line] * CHOICES;
+      const u32 count = keep_choices(kept, call, row);
+      take_lines<AT_ONCE, PIECES, false>(
+          call.rows, kept.lines, count, start, [&](u32 j, u32 k, const Vec& v) {
+            store_relaxed(back + u64(first + kept.words[j]) * VECS + 32 * k, v);
+          });
     }
   }
 }
 
 // The sum of what came back for each token.
-__device__ __forceinline__ void sum_up(const CombineCall& call, u64 here) {
+__device__ __forceinline__ void sum_up(const CombineCall& call, CombineShared& s,
+                                       u64 here) {
   const u32 warp = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const u32 tokens = call.tokens;
-  constexpr u32 parts = ORDER_K ? CHOICES : RANKS;
-  for (u32 u = warp; u < tokens * SEGMENTS; u += WARPS * BLOCKS) {
+  const Vec* rows = reinterpret_cast<const Vec*>(here);
+  const Kept kept = of_warp(s);
+  constexpr u32 parts = ORDER_K ? CHOICES : RANKS, many = parts < AT_ONCE ? parts : AT_ONCE;
+  for (u32 u = warp; u < call.tokens * SEGMENTS; u += WARPS * BLOCKS) {
     const u32 t = u / SEGMENTS, start = u % SEGMENTS * SEGMENT + lane;
+    const auto came_back = [&](u32 p, int& line, u32& word) {
+      if constexpr (ORDER_K) {
+        const u32 at = t * CHOICES + p;
+        word = as_bits(call.own_weights == nullptr ? 1.0f : call.own_weights[at]);
+        line = call.own_ids[at] < 0 ? -1 : static_cast<int>(at);
+      } else {
+        const int slot = call.slots[t * RANKS + p];
+        word = as_bits(1.0f);
+        line = slot < 0 ? -1 : static_cast<int>(p * MAX_TOKENS) + slot;
+      }
+    };
+    const u32 count = keep_lines(kept, parts, came_back);
     float total[PIECES][Element::lanes] = {};
-    for (u32 p = 0; p < parts; ++p) {
-      const i64 found = ORDER_K ? call.own_ids[t * CHOICES + p]
-                                : static_cast<i64>(call.slots[t * RANKS + p]);
-      if (found < 0) continue;
-      const u64 line = ORDER_K ? u64(t) * CHOICES + p : p * MAX_TOKENS + found;
-      float weight = 1.0f;
-      if (ORDER_K && call.own_weights != nullptr) {
-        weight = call.own_weights[t * CHOICES + p];
-      }
-      const Vec* from = reinterpret_cast<const Vec*>(here) + line * VECS;
-#pragma unroll
-      for (u32 k = 0; k < PIECES; ++k) {
-        if (start + 32 * k < VECS) {
-          add_vec(total[k], load_relaxed(from + start + 32 * k), weight);
-        }
-      }
-    }
+    add_lines<many, true>(total, rows, kept, count, start);
 #pragma unroll
     for (u32 k = 0; k < PIECES; ++k) {
       const u32 index = start + 32 * k;
@@ -119,11 +98,11 @@ __device__ __forceinline__ void combine_rows(const CombineCall& call, CombineSha
     for (u32 q = 0; q < RANKS; ++q) s.ends[q] = end += call.sources[q];
   }
   __syncthreads();
-  send_back(call, s.ends, mine, half);
+  send_back(call, s, mine, half);
   const u64 at = BACK_DONE_AT + (epoch & 1) * PACKETS;
   tell_all(mine, call.rank, at, epoch, 0);
   if (!hear_all(mine, at, epoch, 2)) return;
-  sum_up(call, mine[call.rank].local + half);
+  sum_up(call, s, mine[call.rank].local + half);
   __syncthreads();
   if (threadIdx.x == 0) {
     mine[call.rank].end_call();
@@ -137,5 +116,7 @@ __device__ __forceinline__ void combine_rows(const CombineCall& call, CombineSha
 extern "C" __global__ void __launch_bounds__(stretto::THREADS)
     stretto_combine(const stretto::CombineCall call) {
   STRETTO_SHARED(stretto::CombineShared, shared);
+  stretto::after_earlier_work();
+  stretto::let_next_begin();
   stretto::combine_rows(call, shared);
 }

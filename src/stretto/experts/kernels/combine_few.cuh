@@ -18,7 +18,7 @@ struct CombineShared {
   Peers peers;
   u32 ends[RANKS];
   int lines[WARPS * CHOICES];
-  float weights[WARPS * CHOICES];
+  u32 words[WARPS * CHOICES];
 };
 
 // A vector to line `line` of a peer.
@@ -29,107 +29,37 @@ __device__ __forceinline__ void put_vec(u64 to, u64 line, u32 index, const Vec& 
   put(to, row + VECS + index, v.z | static_cast<u64>(v.w) << 32, mark);
 }
 
-// Vectors of some lines, loaded side by side.
-template <u32 MANY>
-struct Lines {
-  Vec v[MANY][LANE_VECS];
-  __device__ __forceinline__ void load(const Vec* rows, const int* lines, u32 start) {
-#pragma unroll
-    for (u32 j = 0; j < MANY; ++j) {
-#pragma unroll
-      for (u32 k = 0; k < LANE_VECS; ++k) {
-        const u32 index = start + 32 * k;
-        if (lines[j] >= 0 && index < VECS) {
-          v[j][k] = load_plain(rows + static_cast<u64>(lines[j]) * VECS + index);
-        }
-      }
-    }
-  }
-};
-
-// Rows of this rank's choices, weighed and added, to where the token came from.
-__device__ __forceinline__ void send_sum(const CombineCall& call, CombineShared& s,
-                                         const Came& row, u32 start, u64 mark) {
-  constexpr u32 many = CHOICES < 8 ? CHOICES : 8;
-  const u32 warp = threadIdx.x / 32;
-  const int* lines = s.lines + warp * CHOICES;
-  float total[LANE_VECS][Element::lanes] = {};
-  for (u32 first = 0; first < CHOICES; first += many) {
-    Lines<many> of;
-    int some[many];
-#pragma unroll
-    for (u32 j = 0; j < many; ++j) some[j] = first + j < CHOICES ? lines[first + j] : -1;
-    of.load(call.rows, some, start);
-#pragma unroll
-    for (u32 j = 0; j < many; ++j) {
-      if (some[j] < 0) continue;
-      const float weight = s.weights[warp * CHOICES + first + j];
-#pragma unroll
-      for (u32 k = 0; k < LANE_VECS; ++k) {
-        if (start + 32 * k < VECS) add_vec(total[k], of.v[j][k], weight);
-      }
-    }
-  }
-#pragma unroll
-  for (u32 k = 0; k < LANE_VECS; ++k) {
-    if (start + 32 * k >= VECS) continue;
-    put_vec(s.peers.to[row.source], call.rank * MAX_TOKENS + row.slot, start + 32 * k,
-            Element::pack(total[k]), mark);
-  }
-}
-
-// A row as it is, to a line where its token came from.
-__device__ __forceinline__ void send_row(const CombineCall& call, const CombineShared& s,
-                                         u32 source, u64 from, u64 to, u32 start,
-                                         u64 mark) {
-  Vec v[LANE_VECS];
-#pragma unroll
-  for (u32 k = 0; k < LANE_VECS; ++k) {
-    if (start + 32 * k < VECS) v[k] = load_plain(call.rows + from * VECS + start + 32 * k);
-  }
-#pragma unroll
-  for (u32 k = 0; k < LANE_VECS; ++k) {
-    if (start + 32 * k < VECS) put_vec(s.peers.to[source], to, start + 32 * k, v[k], mark);
-  }
-}
-
-// Which lines a row's choices are, and their weights, to the lanes of this warp.
-__device__ __forceinline__ void read_choices(const CombineCall& call, CombineShared& s,
-                                             const Came& row) {
-  const u32 first = threadIdx.x / 32 * CHOICES;
-  for (u32 j = threadIdx.x % 32; j < CHOICES; j += 32) {
-    const u64 at = u64(row.line) * CHOICES + j;
-    const int id = call.ids[at], place = call.places[at];
-    const float weight = call.weights == nullptr ? 1.0f : call.weights[at];
-    s.lines[first + j] = id < 0 ? -1 : place;
-    s.weights[first + j] = weight;
-  }
-  __syncwarp();
-}
-
 __device__ __forceinline__ void send_back(const CombineCall& call, CombineShared& s,
                                           u64 mark) {
+  constexpr u32 many = CHOICES < 8 ? CHOICES : 8;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const u32 units = s.ends[RANKS - 1] * PARTS;
+  const Kept kept{s.lines + warp * CHOICES, s.words + warp * CHOICES};
   for (u32 u = warp * BLOCKS + blockIdx.x; u < units; u += WARPS * BLOCKS) {
     const Came row = came(s.ends, u / PARTS);
     const u32 start = u % PARTS * PART + lane;
+    const u64 back = s.peers.to[row.source], line = call.rank * MAX_TOKENS + row.slot;
     if constexpr (LAYOUT != BY_EXPERT) {
-      const u64 to = call.rank * MAX_TOKENS + row.slot;
-      send_row(call, s, row.source, row.line, to, start, mark);
-    } else {
-      read_choices(call, s, row);
-      if constexpr (!ORDER_K) {
-        send_sum(call, s, row, start, mark);
-      } else {
-        const u64 token = call.tokens_of[row.line];
-        for (u32 j = 0; j < CHOICES; ++j) {
-          const int line = s.lines[warp * CHOICES + j];
-          if (line < 0) continue;
-          send_row(call, s, row.source, line, token * CHOICES + j, start, mark);
-        }
+      const int from = static_cast<int>(row.line);
+      take_lines<1, LANE_VECS, false>(
+          call.rows, &from, 1, start,
+          [&](u32, u32 k, const Vec& v) { put_vec(back, line, start + 32 * k, v, mark); });
+    } else if constexpr (!ORDER_K) {
+      float total[LANE_VECS][Element::lanes] = {};
+      const u32 count = keep_choices(kept, call, row);
+      add_lines<many, false>(total, call.rows, kept, count, start);
+#pragma unroll
+      for (u32 k = 0; k < LANE_VECS; ++k) {
+        if (start + 32 * k >= VECS) continue;
+        put_vec(back, line, start + 32 * k, Element::pack(total[k]), mark);
       }
-      __syncwarp();  // before its lines are others'
+    } else {
+      const u64 first = u64(call.tokens_of[row.line]) * CHOICES;
+      const u32 count = keep_choices(kept, call, row);
+      take_lines<many, LANE_VECS, false>(
+          call.rows, kept.lines, count, start, [&](u32 j, u32 k, const Vec& v) {
+            put_vec(back, first + kept.words[j], start + 32 * k, v, mark);
+          });
     }
   }
 }
@@ -237,5 +167,7 @@ __device__ __forceinline__ void combine_rows(const CombineCall& call, CombineSha
 extern "C" __global__ void __launch_bounds__(stretto::THREADS)
     stretto_combine(const stretto::CombineCall call) {
   STRETTO_SHARED(stretto::CombineShared, shared);
+  stretto::after_earlier_work();
+  stretto::let_next_begin();
   stretto::combine_rows(call, shared);
 }

@@ -13,16 +13,18 @@ namespace stretto {
 // What each block keeps of its own: when each half was used last, and the dispatch that a
 // combine was called after.
 constexpr u32 BLOCK_WORDS = 4, COMBINED = 2;
-constexpr u32 AT_ONCE = 64;  // tokens whose places are counted at once
+constexpr u32 MOST_LAID = 14;  // vectors that a lane has at once, of a row that came
+constexpr u32 PLACED = 64;  // tokens whose places are counted at once
 
 struct DispatchShared {
   u32 before[EXPERTS];  // choices of each expert so far
   u32 rows_before[RANKS];
   u32 bad;  // the first choice that is no expert
-  int chosen[AT_ONCE * CHOICES];
-  u32 number[AT_ONCE * CHOICES];
-  u32 ranks[AT_ONCE];  // bits
-  int slot[AT_ONCE * RANKS];
+  int chosen[PLACED * CHOICES];
+  u32 number[PLACED * CHOICES];
+  int places[WARPS * CHOICES];
+  u32 ranks[PLACED];  // bits
+  int slot[PLACED * RANKS];
   u32 ends[RANKS];
   u32 totals[MOST_LOCALS];
   u32 groups[MOST_LOCALS / 16 + 1];
@@ -119,21 +121,27 @@ __device__ __forceinline__ void store_piece(u64 to, u64 line, u32 index, const V
   }
 }
 
-// Rows, ids and weights of some tokens, to every rank that gets them.
-__device__ __forceinline__ void send_some(const DispatchCall& call,
-                                          const DispatchShared& s,
-                                          const MemoryChannel* mine, u64 half, u32 first,
-                                          u32 many) {
-  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (u32 u = warp; u < many * SEGMENTS; u += WARPS) {
-    const u32 t = u / SEGMENTS, start = u % SEGMENTS * SEGMENT + lane;
-    Vec v[PIECES];
+// A part of a row under way; the next is loaded while one is sent.
+struct Part {
+  Vec v[PIECES];
+
+  // Part `u` of the rows from `first` to before `last`.
+  __device__ __forceinline__ void load(const DispatchCall& call, u32 u, u32 first,
+                                       u32 last) {
+    const u32 start = u % SEGMENTS * SEGMENT + threadIdx.x % 32, t = first + u / SEGMENTS;
 #pragma unroll
     for (u32 k = 0; k < PIECES; ++k) {
-      const u32 index = start + 32 * k;
       v[k] = Vec{0, 0, 0, 0};
-      if (index < VECS) v[k] = load_plain(call.x + (first + t) * u64(VECS) + index);
+      if (t >= last || start + 32 * k >= VECS) continue;
+      v[k] = load_plain(call.x + t * u64(VECS) + start + 32 * k);
     }
+  }
+
+  // To every rank that gets it; of token `t` of those that have places.
+  __device__ __forceinline__ void send(const DispatchCall& call, const DispatchShared& s,
+                                       const MemoryChannel* mine, u64 half, u32 u,
+                                       u32 t) const {
+    const u32 start = u % SEGMENTS * SEGMENT + threadIdx.x % 32;
 #pragma unroll
     for (u32 k = 0; k < PIECES; ++k) {
       const u32 index = start + 32 * k;
@@ -149,6 +157,13 @@ __device__ __forceinline__ void send_some(const DispatchCall& call,
       }
     }
   }
+};
+
+// Ids and weights of some tokens, to every rank that gets them.
+__device__ __forceinline__ void send_words(const DispatchCall& call,
+                                           const DispatchShared& s,
+                                           const MemoryChannel* mine, u64 half, u32 first,
+                                           u32 many) {
   for (u32 u = threadIdx.x; u < many * RANKS * CHOICES; u += THREADS) {
     const u32 j = u % CHOICES, q = u / CHOICES % RANKS, t = u / CHOICES / RANKS;
     const int slot = s.slot[t * RANKS + q], e = s.chosen[t * CHOICES + j];
@@ -199,86 +214,76 @@ __device__ __forceinline__ void read_totals(const DispatchCall& call, DispatchSh
   __syncthreads();
 }
 
-// A row's scales, ids and weights, by the lanes of a warp.
-__device__ __forceinline__ void lay_out_words(const DispatchCall& call,
-                                              const DispatchShared& s, u64 here,
-                                              const Came& row, u32 lane) {
+// A row's ids, weights and token, by the lanes of a warp, for the way back; and the lines
+// where its choices lie. Returns how many there are.
+__device__ __forceinline__ u32 lay_out_words(const DispatchCall& call, DispatchShared& s,
+                                             const Kept& kept, u64 here, const Came& row,
+                                             bool tells) {
   const u64 line = row.source * MAX_TOKENS + row.slot;
-  for (u32 j = lane; j < CHOICES; j += 32) {
+  const u32 count = keep_lines(kept, CHOICES, [&](u32 j, int& place, u32& word) {
     const u64 from = line * CHOICES + j, to = u64(row.line) * CHOICES + j;
     const u32 e = load_relaxed_word(reinterpret_cast<const u32*>(here + IDS_AT) + from);
     if (LAYOUT == BY_EXPERT) {
       const u32* numbers = reinterpret_cast<const u32*>(here + NUMBERS_AT);
-      const u32 place = load_relaxed_word(numbers + from);
-      call.out_places[to] =
-          e == NOBODYS ? -1
-                       : static_cast<int>(s.base[row.source * MOST_LOCALS + e] + place);
+      const u32 number = load_relaxed_word(numbers + from);
+      if (e != NOBODYS) {
+        place = static_cast<int>(s.base[row.source * MOST_LOCALS + e] + number);
+      }
     }
-    call.out_ids[to] = static_cast<int>(e);
+    if (!tells) return;
     const u32* weights = reinterpret_cast<const u32*>(here + WEIGHTS_AT);
     call.out_weights[to] = as_float(load_relaxed_word(weights + from));
-  }
-  if (lane == 0) {
+    call.out_ids[to] = static_cast<int>(e);
+    if (LAYOUT == BY_EXPERT) call.out_places[to] = place;
+  });
+  if (tells && threadIdx.x % 32 == 0) {
     const u32* tokens = reinterpret_cast<const u32*>(here + TOKENS_AT);
     call.out_tokens[row.line] = static_cast<int>(load_relaxed_word(tokens + line));
   }
+  return count;
 }
 
-// Copy a part of a row, and its scales, to a line of the output.
-__device__ __forceinline__ void lay_out_row(const DispatchCall& call, u64 here, u64 line,
-                                            u64 to, const Vec (&v)[PIECES], u32 start,
-                                            u32 lane) {
-#pragma unroll
-  for (u32 k = 0; k < PIECES; ++k) {
-    const u32 index = start + 32 * k;
-    Vec* out = reinterpret_cast<Vec*>(call.rows) + to * ROW_VECS;
-    if (index < ROW_VECS) store_plain(out + index, v[k]);
-  }
-  if (start != lane) return;
-  for (int g = lane; g < GROUPS; g += 32) {
-    const u32* scales = reinterpret_cast<const u32*>(here + SCALES_AT);
-    call.scales[to * GROUPS + g] = as_float(load_relaxed_word(scales + line * GROUPS + g));
+// The scales of a row, to each of its lines, by the lanes of a warp.
+__device__ __forceinline__ void lay_out_scales(const DispatchCall& call, u64 here, u64 line,
+                                               const int* to, u32 count) {
+  const u32* scales = reinterpret_cast<const u32*>(here + SCALES_AT);
+  for (int g = threadIdx.x % 32; g < GROUPS; g += 32) {
+    const float scale = as_float(load_relaxed_word(scales + line * GROUPS + g));
+    for (u32 i = 0; i < count; ++i) call.scales[u64(to[i]) * GROUPS + g] = scale;
   }
 }
 
-// A part of a row, to its line, or to that of each of its choices.
-__device__ __forceinline__ void lay_out_part(const DispatchCall& call,
-                                             const DispatchShared& s, u64 here,
-                                             const Came& row, u32 start, u32 lane) {
-  const u64 line = row.source * MAX_TOKENS + row.slot;
-  Vec v[PIECES];
-#pragma unroll
-  for (u32 k = 0; k < PIECES; ++k) {
-    const Vec* from = reinterpret_cast<const Vec*>(here + ROWS_AT) + line * ROW_VECS;
-    if (start + 32 * k < ROW_VECS) v[k] = load_relaxed(from + start + 32 * k);
-  }
-  if (LAYOUT == BY_TOKEN) {
-    lay_out_row(call, here, line, row.line, v, start, lane);
-  } else {
-    for (u32 j = 0; j < CHOICES; ++j) {
-      const u64 at = line * CHOICES + j;
-      const u32 e = load_relaxed_word(reinterpret_cast<const u32*>(here + IDS_AT) + at);
-      if (e != NOBODYS) {
-        const u32* numbers = reinterpret_cast<const u32*>(here + NUMBERS_AT);
-        const u32 number = load_relaxed_word(numbers + at);
-        const u64 to = s.base[row.source * MOST_LOCALS + e] + number;
-        lay_out_row(call, here, line, to, v, start, lane);
-      }
-    }
-  }
-}
-
-// Everything that came, as the layout says.
-__device__ __forceinline__ void lay_out(const DispatchCall& call, const DispatchShared& s,
+// Everything that came, as the layout says: each part of a row is read once.
+__device__ __forceinline__ void lay_out(const DispatchCall& call, DispatchShared& s,
                                         u64 here) {
-  constexpr u32 parts = LAYOUT == BY_RANK ? 1 : (ROW_VECS + SEGMENT - 1) / SEGMENT;
+  constexpr u32 whole = (ROW_VECS + 31) / 32, lanes = whole < MOST_LAID ? whole : MOST_LAID;
+  constexpr u32 parts = LAYOUT == BY_RANK ? 1 : (whole + lanes - 1) / lanes;
   const u32 warp = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const u32 rows = s.ends[RANKS - 1];
+  const u32 first = threadIdx.x / 32 * CHOICES, rows = s.ends[RANKS - 1];
+  const Kept kept{s.places + first, s.number + first};
   for (u32 u = warp; u < rows * parts; u += WARPS * BLOCKS) {
     const Came row = came(s.ends, u / parts);
-    const u32 start = u % parts * SEGMENT + lane;
-    if (start == lane) lay_out_words(call, s, here, row, lane);
-    if (LAYOUT != BY_RANK) lay_out_part(call, s, here, row, start, lane);
+    const u64 line = row.source * MAX_TOKENS + row.slot;
+    const u32 start = u % parts * lanes * 32 + lane;
+    Vec v[lanes];
+#pragma unroll
+    for (u32 k = 0; k < lanes && LAYOUT != BY_RANK; ++k) {
+      const Vec* from = reinterpret_cast<const Vec*>(here + ROWS_AT) + line * ROW_VECS;
+      if (start + 32 * k < ROW_VECS) v[k] = load_relaxed(from + start + 32 * k);
+    }
+    const u32 count = lay_out_words(call, s, kept, here, row, start == lane);
+    if (LAYOUT == BY_RANK) continue;
+    const int own = static_cast<int>(row.line);
+    const int* to = LAYOUT == BY_TOKEN ? &own : kept.lines;
+    const u32 many = LAYOUT == BY_TOKEN ? 1 : count;
+    for (u32 i = 0; i < many; ++i) {
+      Vec* out = reinterpret_cast<Vec*>(call.rows) + u64(to[i]) * ROW_VECS + start;
+#pragma unroll
+      for (u32 k = 0; k < lanes; ++k) {
+        if (start + 32 * k < ROW_VECS) store_plain(out + 32 * k, v[k]);
+      }
+    }
+    if (start == lane) lay_out_scales(call, here, line, to, many);
   }
 }
 
@@ -316,11 +321,19 @@ __device__ __forceinline__ void dispatch_rows(const DispatchCall& call,
   const u32 tokens = call.tokens;
   const u32 each = (tokens + BLOCKS - 1) / BLOCKS;
   const u32 first = least(blockIdx.x * each, tokens), last = least(first + each, tokens);
+  u32 u = threadIdx.x / 32;
+  Part part;
+  part.load(call, u, first, last);
   count_before(call, s, first);
-  for (u32 t = first; t < last; t += AT_ONCE) {
-    const u32 many = least(AT_ONCE, last - t);
+  for (u32 t = first; t < last; t += PLACED) {
+    const u32 many = least(PLACED, last - t);
     count_some(call, s, t, many);
-    send_some(call, s, mine, half, t, many);
+    for (; u < (t - first + many) * SEGMENTS; u += WARPS) {
+      const Part now = part;
+      part.load(call, u + WARPS, first, last);
+      now.send(call, s, mine, half, u, u / SEGMENTS - (t - first));
+    }
+    send_words(call, s, mine, half, t, many);
   }
   if (blockIdx.x == BLOCKS - 1) tell_totals(s, mine, call.rank, half);
   __syncthreads();
@@ -345,5 +358,7 @@ __device__ __forceinline__ void dispatch_rows(const DispatchCall& call,
 extern "C" __global__ void __launch_bounds__(stretto::THREADS)
     stretto_dispatch(const stretto::DispatchCall call) {
   STRETTO_SHARED(stretto::DispatchShared, shared);
+  stretto::after_earlier_work();
+  stretto::let_next_begin();
   stretto::dispatch_rows(call, shared);
 }

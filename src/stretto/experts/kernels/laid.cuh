@@ -42,6 +42,84 @@ struct CombineCall {
   u32 tokens, rank;
 };
 
+// Lines of rows that a warp takes, in their order, and a word of each: bits of a weight,
+// or which choice it is.
+struct Kept {
+  int* lines;
+  u32* words;
+};
+
+// Keep the lines that are there, for the lanes of this warp. Returns how many; `of` says
+// a line, or leaves -1, and its word.
+template <class Of>
+__device__ __forceinline__ u32 keep_lines(const Kept& kept, u32 most, Of of) {
+  const u32 lane = threadIdx.x % 32;
+  u32 count = 0;
+  __syncwarp();  // those of before have been used
+  for (u32 first = 0; first < most; first += 32) {
+    int line = -1;
+    u32 word = 0;
+    if (first + lane < most) of(first + lane, line, word);
+    const u32 there = __ballot_sync(0xffffffffu, line >= 0);
+    const u32 at = count + __popc(there & ((1u << lane) - 1));
+    if (line >= 0) kept.lines[at] = line, kept.words[at] = word;
+    count += __popc(there);
+  }
+  __syncwarp();
+  return count;
+}
+
+// The same of the choices of a row that came: where each lies, and its weight; in order
+// "k" which it is.
+__device__ __forceinline__ u32 keep_choices(const Kept& kept, const CombineCall& call,
+                                            const Came& row) {
+  return keep_lines(kept, CHOICES, [&](u32 j, int& line, u32& word) {
+    const u64 at = u64(row.line) * CHOICES + j;
+    const int id = call.ids[at], place = call.places[at];
+    word = ORDER_K ? j : as_bits(call.weights == nullptr ? 1.0f : call.weights[at]);
+    line = id < 0 ? -1 : place;
+  });
+}
+
+// Take parts of lines, MANY of them on their way at once: `take(j, k, vector)` of the j-th
+// line, vector start + 32 * k. `SHARED`: peers wrote them.
+template <u32 MANY, u32 LANES, bool SHARED, class Take>
+__device__ __forceinline__ void take_lines(const Vec* rows, const int* lines, u32 count,
+                                           u32 start, Take take) {
+  for (u32 first = 0; first < count; first += MANY) {
+    Vec v[MANY][LANES];
+#pragma unroll
+    for (u32 j = 0; j < MANY; ++j) {
+      if (first + j >= count) continue;
+      const Vec* from = rows + u64(lines[first + j]) * VECS + start;
+#pragma unroll
+      for (u32 k = 0; k < LANES; ++k) {
+        if (start + 32 * k >= VECS) continue;
+        v[j][k] = SHARED ? load_relaxed(from + 32 * k) : load_plain(from + 32 * k);
+      }
+    }
+#pragma unroll
+    for (u32 j = 0; j < MANY; ++j) {
+      if (first + j >= count) continue;
+#pragma unroll
+      for (u32 k = 0; k < LANES; ++k) {
+        if (start + 32 * k < VECS) take(first + j, k, v[j][k]);
+      }
+    }
+  }
+}
+
+// Add them, times their weights.
+template <u32 MANY, bool SHARED, u32 LANES>
+__device__ __forceinline__ void add_lines(float (&total)[LANES][Element::lanes],
+                                          const Vec* rows, const Kept& kept, u32 count,
+                                          u32 start) {
+  take_lines<MANY, LANES, SHARED>(
+      rows, kept.lines, count, start, [&](u32 j, u32 k, const Vec& v) {
+        add_vec(total[k], v, as_float(kept.words[j]));
+      });
+}
+
 // Make fp8 of a vector of elements; all lanes of a warp are here. Returns its scale.
 __device__ __forceinline__ float quantise_vec(const Vec& v, u32 (&words)[2]) {
   float part[Element::lanes], most = 1e-4f;

@@ -9,6 +9,7 @@
 
 #include "channel.cuh"
 #include "element.cuh"
+#include "stream.cuh"
 
 #ifndef STRETTO_SHARED
 #define STRETTO_SHARED(type, name) __shared__ type name

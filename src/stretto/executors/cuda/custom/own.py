@@ -7,6 +7,7 @@ are addresses, and the headers lie in `stretto.include_path()`.
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 from stretto.arrays import pointer
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import Kernel
-from stretto.executors.cuda.device.driver import api, ask, current_stream, stream_handle
+from stretto.executors.cuda.device.driver import current_stream, stream_handle
+from stretto.executors.cuda.launching.kernels import enqueue
 from stretto.executors.cuda.launching.services import SessionServices
 
 
@@ -25,34 +27,31 @@ class OwnKernel:
     arrays (their address), NumPy scalars and ctypes values as they are.
     """
 
-    def __init__(self, session: SessionServices, kernel: Kernel) -> None:
-        self._session = session
-        self._function = session.load_kernel(kernel).function
-        self._shape = (kernel.grid, 1, 1, kernel.threads, 1, 1, 0)
+    def __init__(
+        self, session: SessionServices, kernel: Kernel, *, early: bool = False
+    ) -> None:
+        """`early`: it waits on the device for what came before (stream.cuh)."""
+        self._session, self._early = session, early
+        self._loaded = session.load_kernel(kernel)
 
     def __call__(self, *arguments: Any, stream: Any = None) -> None:
         """Enqueue the kernel on the caller's stream, and return at once."""
         session = self._session
         session.watch.check()
-        session.device.require_context()
-        handle = (
-            current_stream(session.device.ordinal)
-            if stream is None
-            else stream_handle(stream)
-        )
+        device = session.device
+        if stream is None:
+            handle = current_stream(device.ordinal)
+        else:
+            handle = stream_handle(stream)
         values = [_value(one) for one in arguments]
-        array = (ctypes.c_void_p * max(1, len(values)))(
-            *(ctypes.addressof(v) for v in values)
-        )
-        shape, where = self._shape, ctypes.addressof(array)
-        ask(
-            "cuLaunchKernel",
-            self._function,
-            *shape,
-            api().CUstream(handle),
-            where,
-            0,
-        )
+        many = max(1, len(values))
+        array = _pointers(many)(*[ctypes.addressof(one) for one in values])
+        enqueue(device, self._loaded, handle, ctypes.addressof(array), self._early)
+
+
+@functools.cache
+def _pointers(many: int) -> type[ctypes.Array[ctypes.c_void_p]]:
+    return ctypes.c_void_p * many
 
 
 def _value(one: Any) -> Any:
