@@ -101,7 +101,7 @@ class PeerPlaces:
 def has_few(g: Geometry) -> bool:
     """Return whether tokens are so few that rows go as packets."""
     words = -(-g.max_tokens // 32) * (g.num_experts + g.num_ranks)
-    shared = 4 * (words + g.max_tokens * g.top_k + g.num_ranks * g.num_experts)
+    shared = 4 * (words + 2 * g.max_tokens * g.top_k + g.num_ranks * g.num_experts)
     return g.max_tokens <= MOST_FEW and shared <= _MOST_SHARED
 
 

@@ -39,8 +39,9 @@ def started(move):
 def test_copies_that_are_closed_are_done():
     """Their event is asked for by a thread that sees them off, and is gone."""
     move = GpuMove(None, None)
-    move.close()
 
+    assert not move.done(), "nothing has been enqueued so far"
+    move.close()
     assert move.done()
 
 

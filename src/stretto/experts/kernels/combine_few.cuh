@@ -64,50 +64,58 @@ __device__ __forceinline__ void send_back(const CombineCall& call, CombineShared
   }
 }
 
-// The sum of what comes back for each token.
-__device__ __forceinline__ bool sum_up(const CombineCall& call, const MemoryChannel* mine,
-                                       u64 half, u32 flag) {
-  constexpr u32 parts = ORDER_K ? CHOICES : RANKS, many = parts < 4 ? parts : 4;
+// Which lines of a token came back: the first some of them, from `first` on.
+constexpr u32 BACK = ORDER_K ? CHOICES : RANKS, SOME = BACK < 4 ? BACK : 4;
+struct Back {
+  i64 found[SOME];  // -1: none; else an expert, or a slot
+
+  __device__ __forceinline__ void find(const CombineCall& call, u32 t, u32 first) {
+#pragma unroll
+    for (u32 i = 0; i < SOME; ++i) {
+      const u32 p = first + i;
+      found[i] = p >= BACK || t >= call.tokens ? -1
+                 : ORDER_K ? call.own_ids[t * CHOICES + p]
+                           : static_cast<i64>(call.slots[t * RANKS + p]);
+    }
+  }
+  __device__ __forceinline__ u64 row_of(u32 t, u32 first, u32 i) const {
+    const u64 line = ORDER_K ? u64(t) * CHOICES + first + i
+                             : (first + i) * u64(MAX_TOKENS) + found[i];
+    return line * (2 * VECS);
+  }
+  __device__ __forceinline__ u32 peer_of(u32 first, u32 i) const {
+    return ORDER_K ? owner_of(static_cast<u32>(found[i])) : first + i;
+  }
+};
+
+// The sum of what comes back for each token; `back` is of this warp's first.
+__device__ __forceinline__ bool sum_up(const CombineCall& call, const Inboxes& from,
+                                       Back back) {
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   bool ok = true;
   for (u32 u = warp * BLOCKS + blockIdx.x; u < call.tokens * PARTS;
        u += WARPS * BLOCKS) {
     const u32 t = u / PARTS, start = u % PARTS * PART + lane;
     float total[LANE_VECS][Element::lanes] = {};
-    for (u32 first = 0; first < parts; first += many) {
-      i64 found[many];
-      Pair seen[many][LANE_VECS][2];
+    for (u32 first = 0; first < BACK; first += SOME) {
+      Pair seen[SOME][LANE_VECS][2];
+      if (first != 0 || u >= WARPS * BLOCKS) back.find(call, t, first);
 #pragma unroll
-      for (u32 i = 0; i < many; ++i) {
-        const u32 p = first + i;
-        found[i] = p >= parts ? -1
-                   : ORDER_K  ? call.own_ids[t * CHOICES + p]
-                              : static_cast<i64>(call.slots[t * RANKS + p]);
-      }
-      const auto row_of = [&](u32 i) {
-        const u64 line = ORDER_K ? u64(t) * CHOICES + first + i
-                                 : (first + i) * u64(MAX_TOKENS) + found[i];
-        return line * (2 * VECS);
-      };
-      const auto inbox_of = [&](u32 i) {
-        const u32 q = ORDER_K ? owner_of(static_cast<u32>(found[i])) : first + i;
-        return Inbox{mine[q], half, flag};
-      };
-#pragma unroll
-      for (u32 i = 0; i < many; ++i) {
-        if (found[i] < 0) continue;
-        const Inbox inbox = inbox_of(i);
+      for (u32 i = 0; i < SOME; ++i) {
+        if (back.found[i] < 0) continue;
+        const Inbox inbox = from.of(back.peer_of(first, i), 0);
+        const u64 row = back.row_of(t, first, i);
 #pragma unroll
         for (u32 k = 0; k < LANE_VECS; ++k) {
           if (start + 32 * k >= VECS) continue;
-          seen[i][k][0] = inbox.look(row_of(i) + start + 32 * k);
-          seen[i][k][1] = inbox.look(row_of(i) + VECS + start + 32 * k);
+          seen[i][k][0] = inbox.look(row + start + 32 * k);
+          seen[i][k][1] = inbox.look(row + VECS + start + 32 * k);
         }
       }
 #pragma unroll
-      for (u32 i = 0; i < many; ++i) {
-        if (found[i] < 0) continue;
-        const Inbox inbox = inbox_of(i);
+      for (u32 i = 0; i < SOME; ++i) {
+        if (back.found[i] < 0) continue;
+        const Inbox inbox = from.of(back.peer_of(first, i), 0);
         float weight = 1.0f;
         if (ORDER_K && call.own_weights != nullptr) {
           weight = call.own_weights[t * CHOICES + first + i];
@@ -115,7 +123,7 @@ __device__ __forceinline__ bool sum_up(const CombineCall& call, const MemoryChan
 #pragma unroll
         for (u32 k = 0; k < LANE_VECS; ++k) {
           if (start + 32 * k >= VECS) continue;
-          const u64 at = row_of(i) + start + 32 * k;
+          const u64 at = back.row_of(t, first, i) + start + 32 * k;
           const u64 low = inbox.take(seen[i][k][0], at, ok, 2);
           const u64 high = inbox.take(seen[i][k][1], at + VECS, ok, 2);
           add_vec(total[k],
@@ -141,6 +149,8 @@ __device__ __forceinline__ void combine_rows(const CombineCall& call, CombineSha
   const u32 flag = static_cast<u32>(epoch);
   const u64 mark = static_cast<u64>(flag) << 32;
   const u64 heard = BACK_DONE_AT + (epoch & 1) * PACKETS;
+  Back back;
+  back.find(call, (threadIdx.x / 32 * BLOCKS + blockIdx.x) / PARTS, 0);
   if (threadIdx.x < RANKS) {
     s.ends[threadIdx.x] = static_cast<u32>(call.sources[threadIdx.x]);
     mine[threadIdx.x].put_packet(heard, call.rank * BLOCKS + blockIdx.x, 0, flag);
@@ -152,7 +162,7 @@ __device__ __forceinline__ void combine_rows(const CombineCall& call, CombineSha
   }
   __syncthreads();
   send_back(call, s, mark);
-  bool ok = sum_up(call, mine, half, flag);
+  bool ok = sum_up(call, {mine, s.peers.here, half, flag}, back);
   if (threadIdx.x < RANKS && ok) {
     u64 none = 0;
     const u64 at = threadIdx.x * BLOCKS + blockIdx.x;

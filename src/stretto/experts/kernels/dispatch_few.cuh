@@ -21,6 +21,7 @@ struct DispatchShared {
   u32 takes[EXPERTS * MASKS];  // tokens that chose an expert
   u32 goes[RANKS * MASKS];     // tokens that go to a rank
   int chosen[MAX_TOKENS * CHOICES];
+  float weights[MAX_TOKENS * CHOICES];
   u32 bad;    // the first choice that is no expert
   u32 twice;  // whether a token chose an expert twice
   u32 ends[RANKS];
@@ -52,7 +53,9 @@ __device__ __forceinline__ void count_all(const DispatchCall& call, DispatchShar
   __syncthreads();
   for (u32 i = threadIdx.x; i < call.tokens * CHOICES; i += THREADS) {
     const i64 id = call.ids[i];
+    const float weight = call.weights == nullptr ? 1.0f : call.weights[i];
     const bool is_expert = id >= 0 && id < EXPERTS;
+    s.weights[i] = weight;
     s.chosen[i] = is_expert ? static_cast<int>(id) : -1;
     if (id < -1 || id >= EXPERTS) atomicMin(&s.bad, i);
     if (!is_expert) continue;
@@ -87,9 +90,8 @@ __device__ __forceinline__ void send_words(const DispatchCall& call,
     if (e >= 0 && owner_of(e) == q) {
       choice = local_of(e) | chosen_before(s, e, i) << LOCAL_BITS;
     }
-    const float weight = call.weights == nullptr ? 1.0f : call.weights[i];
     put(s.peers.to[q] + CHOICES_AT, line * CHOICES + j,
-        choice | static_cast<u64>(as_bits(weight)) << 32, mark);
+        choice | static_cast<u64>(as_bits(s.weights[i])) << 32, mark);
     if (j == 0) put(s.peers.to[q] + TOKENS_AT, line, t, mark);
   }
   if (blockIdx.x != BLOCKS - 1) return;
@@ -165,16 +167,17 @@ struct Part {
 
 // How many rows came of each rank, and how many of each expert; false: leave.
 __device__ __forceinline__ bool hear_totals(const DispatchCall& call, DispatchShared& s,
-                                            const MemoryChannel* mine, u64 half, u32 flag) {
+                                            const Inboxes& from) {
   bool ok = true;
   if (threadIdx.x >= THREADS - RANKS) {
     const u32 q = THREADS - 1 - threadIdx.x;
-    const Inbox inbox{mine[q], half + HEADS_AT, flag};
+    const Inbox inbox = from.of(q, HEADS_AT);
     const u64 head = inbox.take(inbox.look(q * 2), q * 2, ok, 1);
     s.ends[q] = static_cast<u32>(head);
     if (ok && head >> 32 != 0) {
       const i64 id = inbox.take(inbox.look(q * 2 + 1), q * 2 + 1, ok, 1);
-      ok = channel_gave_up(*mine[q].home, mine[q].rank, mine[q].peer, A_CHOICE,
+      const MemoryChannel& peer = inbox.from;
+      ok = channel_gave_up(*peer.home, peer.rank, peer.peer, A_CHOICE,
                            static_cast<int>((head >> 32) - 1), static_cast<u64>(id),
                            EXPERTS);
     }
@@ -182,48 +185,62 @@ __device__ __forceinline__ bool hear_totals(const DispatchCall& call, DispatchSh
   if (LAYOUT == BY_EXPERT || blockIdx.x == 0) {
     for (u32 i = threadIdx.x; i < RANKS * call.locals; i += THREADS) {
       const u32 q = i / call.locals, at = q * MOST_LOCALS + i % call.locals;
-      const Inbox inbox{mine[q], half + TOTALS_AT, flag};
+      const Inbox inbox = from.of(q, TOTALS_AT);
       s.base[at] = static_cast<u32>(inbox.take(inbox.look(at), at, ok, 1));
     }
   }
   return __syncthreads_and(ok);
 }
 
+// Packets of a row by the lanes of a warp; each lane's first is looked at beforehand.
+struct OfRow {
+  Inbox inbox;
+  u64 first;
+  u32 many;
+  Pair seen;
+
+  __device__ __forceinline__ OfRow(const Inbox& inbox, u64 first, u32 many, bool wants)
+      : inbox(inbox), first(first), many(wants ? many : 0), seen{} {
+    if (threadIdx.x % 32 < this->many) seen = inbox.look(first + threadIdx.x % 32);
+  }
+  // `take(i, value)` of every packet.
+  template <class Take>
+  __device__ __forceinline__ void each(bool& ok, Take take) const {
+    for (u32 i = threadIdx.x % 32; i < many; i += 32) {
+      const Pair found = i < 32 ? seen : inbox.look(first + i);
+      take(i, inbox.take(found, first + i, ok, 2));
+    }
+  }
+};
+
 // A row's choices: where each lies, to the lanes of this warp, and for the way back.
 __device__ __forceinline__ void take_choices(const DispatchCall& call, DispatchShared& s,
-                                             const Inbox& inbox, const Came& row,
+                                             const OfRow& choices, const Came& row,
                                              bool tells, bool& ok) {
-  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const u64 line = row.source * MAX_TOKENS + row.slot;
-  for (u32 j = lane; j < CHOICES; j += 32) {
-    const u64 at = line * CHOICES + j;
-    const u64 value = inbox.take(inbox.look(at), at, ok, 2);
+  u32* places = s.places + threadIdx.x / 32 * CHOICES;
+  choices.each(ok, [&](u32 j, u64 value) {
     const u32 choice = ok ? static_cast<u32>(value) : NOBODYS;
     const u32 e = choice & ((1u << LOCAL_BITS) - 1);
     u32 place = NOBODYS;
     if (choice != NOBODYS && LAYOUT == BY_EXPERT) {
       place = s.base[row.source * MOST_LOCALS + e] + (choice >> LOCAL_BITS);
     }
-    s.places[warp * CHOICES + j] = place;
-    if (!tells) continue;
+    places[j] = place;
+    if (!tells) return;
     const u64 to = u64(row.line) * CHOICES + j;
     call.out_ids[to] = choice == NOBODYS ? -1 : static_cast<int>(e);
     call.out_weights[to] = as_float(static_cast<u32>(value >> 32));
     if (LAYOUT == BY_EXPERT) call.out_places[to] = static_cast<int>(place);
-  }
+  });
   __syncwarp();
 }
 
-// The scales of a row to a line of the output, by a warp.
-__device__ __forceinline__ void take_scales(const DispatchCall& call, const Inbox& inbox,
-                                            u64 line, u64 to, bool& ok) {
-  for (int i = threadIdx.x % 32; i < SCALE_PACKETS; i += 32) {
-    const u64 at = line * SCALE_PACKETS + i;
-    const u64 value = inbox.take(inbox.look(at), at, ok, 2);
-    float* out = call.scales + to * GROUPS + i * int(LANE_GROUPS);
-    out[0] = as_float(static_cast<u32>(value));
-    if (LANE_GROUPS == 2 && i * 2 + 1 < GROUPS) out[1] = as_float(static_cast<u32>(value >> 32));
-  }
+// Scales of a row, to a line of the output.
+__device__ __forceinline__ void store_scales(const DispatchCall& call, u64 to, u32 i,
+                                             u64 value) {
+  float* out = call.scales + to * GROUPS + i * LANE_GROUPS;
+  out[0] = as_float(static_cast<u32>(value));
+  if (LANE_GROUPS == 2 && int(i * 2 + 1) < GROUPS) out[1] = as_float(static_cast<u32>(value >> 32));
 }
 
 // A part of a row that came: of its bytes, as many as a lane has in packets.
@@ -274,39 +291,41 @@ struct ComingPart {
 
 // Everything that came, as the layout says, each part as soon as it is there.
 __device__ __forceinline__ bool take_rows(const DispatchCall& call, DispatchShared& s,
-                                          const MemoryChannel* mine, u64 half, u32 flag) {
+                                          const Inboxes& from) {
   constexpr u32 parts = (ComingPart::items + SEGMENT - 1) / SEGMENT;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const u32 units = s.ends[RANKS - 1] * parts;
   bool ok = true;
   for (u32 u = warp * BLOCKS + blockIdx.x; u < units; u += WARPS * BLOCKS) {
     const Came row = came(s.ends, u / parts);
-    const MemoryChannel& from = mine[row.source];
-    const Inbox rows{from, half + ROWS_AT, flag}, choices{from, half + CHOICES_AT, flag};
+    const Inbox rows = from.of(row.source, ROWS_AT);
     const u64 line = row.source * MAX_TOKENS + row.slot;
     const u32 start = u % parts * SEGMENT + lane;
+    const bool tells = u % parts == 0;
     ComingPart part;
     part.look(rows, line * ROW_PACKETS, start);
-    const bool tells = u % parts == 0;
-    if (LAYOUT == BY_EXPERT || tells) take_choices(call, s, choices, row, tells, ok);
-    if (tells && lane == 0) {
-      const Inbox tokens{from, half + TOKENS_AT, flag};
-      const u64 token = tokens.take(tokens.look(line), line, ok, 2);
-      call.out_tokens[row.line] = static_cast<int>(token);
-    }
+    const OfRow choices(from.of(row.source, CHOICES_AT), line * CHOICES, CHOICES,
+                        LAYOUT == BY_EXPERT || tells);
+    const OfRow token(from.of(row.source, TOKENS_AT), line, 1, tells);
+    const OfRow scales(from.of(row.source, SCALES_AT), line * u32(SCALE_PACKETS),
+                       u32(SCALE_PACKETS), QUANTISED && tells);
+    take_choices(call, s, choices, row, tells, ok);
+    token.each(ok, [&](u32, u64 value) { call.out_tokens[row.line] = static_cast<int>(value); });
     u64 found[PIECES][ComingPart::per];
     part.take(rows, line * ROW_PACKETS, start, found, ok);
-    const Inbox scales{from, half + SCALES_AT, flag};
     if constexpr (LAYOUT != BY_EXPERT) {
       ComingPart::store(call, row.line, start, found);
-      if (tells) take_scales(call, scales, line, row.line, ok);
+      scales.each(ok, [&](u32 i, u64 value) { store_scales(call, row.line, i, value); });
     } else {
+      const u32* places = s.places + warp * CHOICES;
       for (u32 j = 0; j < CHOICES; ++j) {
-        const u32 to = s.places[warp * CHOICES + j];
-        if (to == NOBODYS) continue;
-        ComingPart::store(call, to, start, found);
-        if (tells) take_scales(call, scales, line, to, ok);
+        if (places[j] != NOBODYS) ComingPart::store(call, places[j], start, found);
       }
+      scales.each(ok, [&](u32 i, u64 value) {
+        for (u32 j = 0; j < CHOICES; ++j) {
+          if (places[j] != NOBODYS) store_scales(call, places[j], i, value);
+        }
+      });
       __syncwarp();  // before its places are others'
     }
   }
@@ -335,9 +354,10 @@ __device__ __forceinline__ void dispatch_rows(const DispatchCall& call,
     const u32 t = i / RANKS;
     call.slots[i] = has_bit(goes, t) ? static_cast<int>(bits_before(goes, t)) : -1;
   }
-  if (!hear_totals(call, s, mine, half, flag)) return;
+  const Inboxes from{mine, s.peers.here, half, flag};
+  if (!hear_totals(call, s, from)) return;
   place_rows(call, s);
-  const bool ok = take_rows(call, s, mine, half, flag);
+  const bool ok = take_rows(call, s, from);
   fill_up(call, s);
   if (!__syncthreads_and(ok)) return;
   if (threadIdx.x == 0) mine[call.rank].end_call();

@@ -232,6 +232,7 @@ class GpuMove:
     def __init__(self, mover: GpuMover, boxes: Boxes) -> None:
         self.mover, self.boxes = mover, boxes
         self._event: Any = None
+        self._closed = False
 
     def enqueue(self, stream: int) -> None:
         """Enqueue the copies on a stream; a graph that is captured keeps them."""
@@ -246,8 +247,9 @@ class GpuMove:
 
     def done(self) -> bool:
         """Return whether the copies that were recorded have been done, or closed."""
-        if (event := self._event) is None:
-            return True
+        event = self._event
+        if self._closed or event is None:
+            return self._closed  # else it is not even recorded
         driver = api()
         self.mover.device.require_context()
         (error,) = driver.cuEventQuery(event)
@@ -259,6 +261,7 @@ class GpuMove:
 
     def close(self) -> None:
         """Free what it needs on the GPU; its copies have been done."""
+        self._closed = True
         event, self._event = self._event, None
         if event is not None:
             attempt("cuEventDestroy", event)
