@@ -7,6 +7,7 @@ fetch it, compares their sums with what was pushed, and then names it in steps.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -154,16 +155,20 @@ class Leads:
             self._ranks.send(
                 who.peer, "hold", number=asked.number, version=str(version)
             )
-        until = time.monotonic() + self._ranks.patience
-        self._ranks.engine.loop.at(until, self._locked(lambda: self._late(asked)))
+        self._later(lambda leads: leads._late(asked))
 
-    def _locked(self, call: Callable[[], None]) -> Callable[[], None]:
+    def _later(self, call: Callable[[Leads], None]) -> None:
+        """Call it when patience has ended; a timer keeps nothing that was closed."""
+        me = weakref.ref(self)
+
         def do() -> None:
-            with self._ranks.changed:
-                call()
-                self._ranks.changed.notify_all()
+            if (leads := me()) is not None:
+                with leads._ranks.changed:
+                    call(leads)
+                    leads._ranks.changed.notify_all()
 
-        return do
+        until = time.monotonic() + self._ranks.patience
+        self._ranks.engine.loop.at(until, do)
 
     def _late(self, asked: _Asked) -> None:
         if self._asked is asked and len(asked.granted) < len(asked.members):
@@ -184,13 +189,12 @@ class Leads:
         bad = asked.team, asked.version
         self._is_bad.add(bad)
 
-        def again() -> None:
-            self._is_bad.discard(bad)
-            self.consider()
+        def again(leads: Leads) -> None:
+            leads._is_bad.discard(bad)
+            leads.consider()
 
         if not for_good:
-            until = time.monotonic() + self._ranks.patience
-            self._ranks.engine.loop.at(until, self._locked(again))
+            self._later(again)
 
     def forgive(self, team: str) -> None:
         """Ask somebody again who has something new to offer."""
