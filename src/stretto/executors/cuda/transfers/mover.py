@@ -394,8 +394,7 @@ def _batch() -> Any:
     first = (ctypes.c_size_t * 1)(0)
 
     def batch(dst: int, src: int, sizes: int, count: int, stream: int) -> int:
-        where = int(attributes.getPtr())
-        at = ctypes.addressof(first)
-        return int(call(dst, src, sizes, count, where, at, 1, stream))
+        at = int(attributes.getPtr()), ctypes.addressof(first)
+        return int(call(dst, src, sizes, count, *at, 1, stream))
 
     return batch
