@@ -167,6 +167,21 @@ def in_graphs_of_inductor(b):
 
 
 @check(slow=True)
+def hooks_as_gpt_fast_has_them(b):
+    """They sum `output[0]` of one sequence; the residual keeps its axis of one."""
+    model, x, _ = made(b, torch.bfloat16, torch_norm)
+    for row in (r for layer in model.layers for r in (layer.o_proj, layer.down_proj)):
+        row.reduce_results = False
+        row.register_forward_hook(lambda _row, _given, out: by_funcol(out[0]))
+    for how in ({"backend": "aot_eager"}, {"mode": "reduce-overhead"}):
+        torch._dynamo.reset()
+        fused = fuse(model, compile=True, fullgraph=True, **how)
+        with torch.no_grad():
+            b.same(f"{how}", fused(x[:1]), model(x[:1]), CLOSE[torch.bfloat16])
+        b.true(f"{how}: {fused.fusion}", fused.fusion.fused == 4)
+
+
+@check(slow=True)
 def casts_in_compiled_models(b):
     """A round trip that loses something is no part of a fused call."""
     gloo(b)

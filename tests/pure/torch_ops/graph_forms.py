@@ -236,6 +236,24 @@ FORMS = {
     ),
     "rows apart": fuses(view_between((2, 3, HIDDEN))),
     "rows together": fuses(view_between((1, ROWS, HIDDEN))),
+    "rows in one more": fuses(lambda p, r, w: written(p, r[None], w)),
+    "residual in one less": fuses(lambda p, r, w: (norm_of(r + summed(p[None]), w), p)),
+    "of the one, as gpt-fast": fuses(
+        lambda p, r, w: (norm_of(r[None] + summed(p[None][0]), w),)
+    ),
+    "indexed": fuses(lambda p, r, w: (norm_of((r[None] + summed(p[None]))[0], w),)),
+    "sum indexed": fuses(lambda p, r, w: (norm_of(r + summed(p[None])[0], w),)),
+    "squeezed": fuses(
+        lambda p, r, w: (norm_of((r[None] + summed(p[None])).squeeze(0), w),)
+    ),
+    "sum squeezed": fuses(
+        lambda p, r, w: (norm_of(r + summed(p[None]).squeeze(0), w),)
+    ),
+    "unsqueezed": fuses(lambda p, r, w: (norm_of((r + summed(p)).unsqueeze(1), w),)),
+    "one of two": left(
+        lambda p, r, w: (norm_of((r + summed(p)).view(2, -1, HIDDEN)[0], w),)
+    ),
+    "many of one": left(lambda p, r, w: (norm_of(r.expand(2, -1, -1) + summed(p), w),)),
     "half rows": left(
         lambda p, r, w: view_between((2 * ROWS, HIDDEN // 2))(p, r, w[: HIDDEN // 2])
     ),

@@ -27,8 +27,8 @@ def fuse(
     their all_reduce, in place: those that all ranks have tried, which call this
     together. With `compile=True` it is compiled, and the pattern is
     found in the graph, whoever wrote it: by `dist.all_reduce`, functional collectives
-    or ours. `options` are torch.compile's. What is not known is left as it is, and
-    `model.fusion` says why.
+    or ours. `options` are torch.compile's, `mode` among them. What is not known is
+    left as it is, and `model.fusion` says why.
     """
     report = FuseReport()
     if not compile:
@@ -39,9 +39,19 @@ def fuse(
 
     if backend == "inductor":
         extra = {"post_grad_custom_pre_pass": FusionPass(report)}
-        extra |= options.pop("options", {})
+        extra |= _of_mode(options.pop("mode", None), options.get("dynamic"))
+        extra |= options.pop("options", None) or {}
         made = torch.compile(model, options=extra, **options)
     else:
         made = torch.compile(model, backend=over(backend, report), **options)
     made.fusion = report
     return made
+
+
+def _of_mode(mode: str | None, dynamic: bool | None) -> dict[str, Any]:
+    """Return what a mode of torch.compile stands for: options, which may go with it."""
+    from torch._inductor import list_mode_options
+
+    if mode is None or mode == "default":
+        return {}
+    return dict(list_mode_options(mode, dynamic))

@@ -15,7 +15,13 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
 
 from stretto.errors import CallError
-from stretto.torch.fusing.matching import FusedMatch, Unknown, find_norm, norms_of
+from stretto.torch.fusing.matching import (
+    FusedMatch,
+    Unknown,
+    find_norm,
+    leading_ones,
+    norms_of,
+)
 from stretto.torch.fusing.report import FuseReport
 from stretto.torch.operators.library import resolve
 from stretto.torch.operators.norms import fused_up_to
@@ -109,13 +115,14 @@ def _replace(graph: Graph, found: FusedMatch) -> None:
         x = found.x
         for view in found.views:
             x = _made(graph, view.target, (x, *view.args[1:]), view)
+        x, residual = (_as_the_sum(graph, one, total) for one in (x, found.residual))
         if weight is None:
             row, like = int(total.meta["val"].shape[-1]), total.meta["val"]
             kind = {"dtype": like.dtype, "device": like.device}
             weight = graph.call_function(aten.ones.default, ([row],), kind)
             with like.fake_mode:
                 weight.meta["val"] = torch.ones(row, **kind)
-        args = (x, found.residual, weight, found.eps, found.group)
+        args = (x, residual, weight, found.eps, found.group)
         fused = graph.call_function(OP, args)
         value = total.meta["val"]
         with value.fake_mode:
@@ -134,6 +141,18 @@ def _replace(graph: Graph, found: FusedMatch) -> None:
     for node in sorted({*found.gone, *found.later, total}, reverse=True):
         if not node.users:
             graph.erase_node(node)
+
+
+def _as_the_sum(graph: Graph, one: Node | None, total: Node) -> Node | None:
+    """Return a tensor with all axes of the sum: those it lacks have one element."""
+    lacks = 0 if one is None else leading_ones(one, total) or 0
+    for _ in range(lacks):
+        assert one is not None
+        value = one.meta["val"]
+        one = graph.call_function(aten.unsqueeze.default, (one, 0))
+        with value.fake_mode:
+            one.meta["val"] = value.unsqueeze(0)
+    return one
 
 
 def _made(graph: Graph, target: Any, args: tuple[Any, ...], like: Node) -> Node:

@@ -21,7 +21,11 @@ from torch.fx import Node
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
 _CONVERTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
-_VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+_VIEWS = (
+    *(aten.view.default, aten.reshape.default, aten._unsafe_view.default),
+    *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
+    aten.unsqueeze.default,
+)
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _WIDE = (torch.float32, torch.float64)
 """What a norm is computed in: squares of narrower types overflow, or are rounded."""
@@ -82,7 +86,7 @@ def find_norm(root: Node) -> FusedMatch | None:
         return None
     later: list[Node] = []
     total = normed
-    while total.target in _VIEWS and _dtype(total) == _dtype(total.args[0]):
+    while _views(total) and _dtype(total) == _dtype(total.args[0]):
         later.insert(0, total)
         total = _node(total.args[0])
     sides = [total]
@@ -125,7 +129,7 @@ def _check(
             raise Unknown(
                 f"{one.name} is of {_dtype(one)}, the all_reduce of {dtype}; want one"
             )
-    if any(_shape(one) != _shape(total) for one in (*others, side)):
+    if any(leading_ones(one, total) is None for one in (*others, side)):
         raise Unknown("the sum broadcasts; want tensors of one shape")
     if _shape(out)[-1] != _shape(total)[-1]:
         raise Unknown("the norm is over other rows than the sum's last axis")
@@ -137,7 +141,9 @@ def _explain(sides: list[Node]) -> None:
     """Refuse a sum over ranks that is converted before its norm, or the add."""
     for side in sides:
         here, types = side, []
-        while isinstance(here, Node) and here.target in (*_CONVERTS, *_VIEWS, *_ADDS):
+        while isinstance(here, Node) and (
+            here.target in (*_CONVERTS, *_ADDS) or _views(here)
+        ):
             if here.target in _CONVERTS:
                 types.append(str(_dtype(here)))
             here = here.args[0]
@@ -246,7 +252,7 @@ def _reduced(
         used.append(here)
         if len(here.users) > 1 and not (is_sum and here is side):
             shared = here.name
-        if here.target in _VIEWS:
+        if _views(here):
             views.insert(0, here)
             here = _node(here.args[0])
         elif here.target is aten.copy.default:
@@ -284,6 +290,22 @@ def _node(value: Any) -> Node:
     if not isinstance(value, Node):
         raise Unknown(f"{value!r} where a tensor is meant")
     return value
+
+
+def _views(node: Node) -> bool:
+    """Return whether a node only looks at a tensor otherwise: `x[0]` of one, too."""
+    if node.target is aten.select.int:
+        given, axis = node.args[:2]
+        return bool(_shape(given)[axis] == 1)
+    return node.target in _VIEWS
+
+
+def leading_ones(one: Node, total: Node) -> int | None:
+    """Return how many axes of one element a tensor lacks of a sum; None: it differs."""
+    shape, want = _shape(one), _shape(total)
+    lacks = len(want) - len(shape)
+    alike = lacks >= 0 and shape == want[lacks:]
+    return lacks if alike and all(size == 1 for size in want[:lacks]) else None
 
 
 def _plain(node: Any) -> Any:

@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass, field
 
 _log = logging.getLogger("stretto.torch")
+_NAMED = 3
+"""Of what was left alone for one reason, so many are named."""
 
 
 @dataclass
@@ -22,12 +24,24 @@ class FuseReport:
     """Where something was left alone, and why."""
 
     def refuse(self, where: str, why: str) -> None:
-        """Note what stays as it was."""
+        """Note what stays as it was; the log says each reason once."""
         if (where, why) not in self.refused:
+            if why not in self.kinds():
+                _log.info("not fused: %s: %s", where, why)
             self.refused.append((where, why))
-            _log.info("not fused: %s: %s", where, why)
+
+    def kinds(self) -> dict[str, list[str]]:
+        """Return the reasons, and what was left alone for each."""
+        found: dict[str, list[str]] = {}
+        for where, why in self.refused:
+            found.setdefault(why, []).append(where)
+        return found
 
     def __str__(self) -> str:
-        """Return a line for everything."""
+        """Return a line for what was fused, and one for each reason why others not."""
         lines = [f"{self.fused} norms fused with their all_reduce"]
-        return "\n".join(lines + [f"{w}: left alone: {y}" for w, y in self.refused])
+        for why, every in self.kinds().items():
+            some = ", ".join(every[:_NAMED])
+            more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+            lines.append(f"{some}{more}: left alone: {why}")
+        return "\n".join(lines)
