@@ -22,8 +22,8 @@ MACHINES = ("h200x4", "dgx1")  # topology.draw(topology.load(NAME))
 def pictures() -> dict[str, str]:
     """Return the text of every picture by its file's name."""
     from stretto import topology
-    from stretto.cli.draw import svg
     from stretto.program import algorithms
+    from stretto.program.ir.drawing import svg
 
     made = {
         f"{name}.svg": svg(algorithms.get(algorithm).build(ranks))

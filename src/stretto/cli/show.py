@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from stretto import executors
-from stretto.cli.draw import svg
 from stretto.cli.targets import (
     add_target,
     build,
@@ -23,6 +22,7 @@ from stretto.executors import Call, cuda
 from stretto.program.collectives import Operator, dtype_name
 from stretto.program.epilogues import CASTS, Named, Spec, ValueForm, resolve
 from stretto.program.ir import Program
+from stretto.program.ir.drawing import svg
 from stretto.program.lang import Algorithm
 
 CONCLUDED = ("all_reduce", "all_gather", "reduce_scatter")

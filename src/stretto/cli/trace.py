@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import shutil
 import signal
@@ -68,6 +69,10 @@ def run(args: argparse.Namespace) -> int:
             raise CallError(f"{' '.join(given)}: want `stretto trace {verb} {want}`")
         case []:
             raise CallError(f"nothing to record; want one of:\n{_EXAMPLES.rstrip()}")
+    if shutil.which(given[0]) is None:
+        near = difflib.get_close_matches(given[0], _VERBS, 1)
+        meant = f"; did you mean {near[0]}?" if near else "; want a command to run"
+        raise CallError(f"{given[0]}: there is no such program{meant}")
     return _record(args, given)
 
 

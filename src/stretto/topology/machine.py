@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from stretto.errors import TopologyError, UnknownNameError
 from stretto.topology.parts import Costs, Link, Ports, Switch
+from stretto.topology.render import draw
 from stretto.topology.routes import Route, Router
 
 __all__ = ["Machine"]
@@ -49,6 +50,10 @@ class Machine:
     def __hash__(self) -> int:
         """Hash the name and size: links are many."""
         return hash((self.name, self.num_ranks, len(self.links)))
+
+    def _repr_svg_(self) -> str:
+        """Return its picture, which notebooks show."""
+        return draw(self)
 
     @property
     def num_boxes(self) -> int:

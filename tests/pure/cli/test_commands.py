@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from stretto import cli, topology
-from stretto.cli.draw import svg
 from stretto.program import algorithms
 from stretto.program.ir import spell_op, steps_of
+from stretto.program.ir.drawing import svg
 
 MINE = '''
 from stretto import algorithm, reduce

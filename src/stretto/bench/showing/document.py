@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +16,57 @@ from stretto.bench.peers import OURS
 from stretto.bench.stats import geomean
 from stretto.bench.workload.task import BenchTask
 from stretto.errors import ParseError, reading
+from stretto.runtime.choice import spell_size
 
 SCHEMA = 1
 _UNSHOWN = ("times_us", "collective")
 
 
+class BenchDocument(dict[str, Any]):
+    """The document of a run, which notebooks show as the table of its rows."""
+
+    def _repr_html_(self) -> str:
+        """Return the rows as a table."""
+        shown = ("test", "size", "contender", "median us", "bus GB/s", "vs stretto")
+        head = "".join(f"<th>{name}</th>" for name in shown)
+        rows = "".join(
+            "<tr>"
+            + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row))
+            + "</tr>"
+            for row in self["rows"]
+        )
+        told = escape(str(self.get("command", "")))
+        return f"<p>{told}</p><table><tr>{head}</tr>{rows}</table>"
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Return a row in words; figures that nobody knows are `-`."""
+    figures = (row.get(name) for name in ("p50_us", "busbw_gbps", "ratio"))
+    return [
+        str(row.get("test", "-")),
+        spell_size(int(row.get("nbytes", 0))),
+        str(row.get("contender", "-")),
+        *("-" if figure is None else f"{figure:.4g}" for figure in figures),
+    ]
+
+
 def document_of(
     task: BenchTask, found: Mapping[str, Any], command: Sequence[str]
-) -> dict[str, Any]:
+) -> BenchDocument:
     """Return the whole document of a run."""
     rows = list(found["rows"])
-    return {
-        "schema": SCHEMA,
-        "command": " ".join(command),
-        "commit": machine.commit(),
-        "machine": machine.machine(),
-        "versions": machine.versions(),
-        "task": {k: v for k, v in task.as_json().items() if k != "meet"},
-        "limits": found["limits"],
-        "missing": found["missing"],
-        "geomean": geomeans(rows),
-        "rows": rows,
-    }
+    return BenchDocument(
+        schema=SCHEMA,
+        command=" ".join(command),
+        commit=machine.commit(),
+        machine=machine.machine(),
+        versions=machine.versions(),
+        task={k: v for k, v in task.as_json().items() if k != "meet"},
+        limits=found["limits"],
+        missing=found["missing"],
+        geomean=geomeans(rows),
+        rows=rows,
+    )
 
 
 def geomeans(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -74,7 +104,7 @@ def as_csv(document: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def read_document(path: str | Path) -> dict[str, Any]:
+def read_document(path: str | Path) -> BenchDocument:
     """Read a document that `stretto bench --json` wrote."""
     with reading(ParseError, str(path), "what stretto bench --json wrote"):
         data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -86,7 +116,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
             f"{path}: schema {str(data.get('schema'))[:20]}; this version reads "
             f"{SCHEMA}"
         )
-    return data
+    return BenchDocument(data)
 
 
 def plain(value: Any, *, digits: int | None = None) -> Any:

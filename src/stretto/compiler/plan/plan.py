@@ -25,7 +25,14 @@ from stretto.compiler.plan.steps import Move, Step, spell_step
 from stretto.errors import BoundsError, is_library
 from stretto.program import collectives
 from stretto.program.collectives import Collective, Shape
-from stretto.program.ir import Handwritten, Params, freeze, members_of, spelled
+from stretto.program.ir import (
+    Handwritten,
+    Params,
+    freeze,
+    members_of,
+    spelled,
+    text_page,
+)
 
 
 class BufferRun(NamedTuple):
@@ -164,6 +171,10 @@ class Plan:
     def __str__(self) -> str:
         """Return the text form, which `plan.parse_plan` reads back."""
         return "\n".join(_lines(self)) + "\n"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: what it is, and its first lines."""
+        return text_page(self.summary, str(self))
 
 
 def _lines(plan: Plan) -> Iterator[str]:

@@ -15,7 +15,9 @@ from types import MappingProxyType
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from stretto.program.ir.byhand import Handwritten
+from stretto.program.ir.drawing import page
 from stretto.program.ir.reading import spelled
+from stretto.program.ir.spelling import spell_op
 
 INPUT, OUTPUT = "input", "output"
 
@@ -121,6 +123,10 @@ class Program:
         """Return the text form, which `parse_program` reads back."""
         return "\n".join(_lines(self)) + "\n"
 
+    def _repr_html_(self) -> str:
+        """Return its picture, which notebooks show; its text where it is too large."""
+        return page(self)
+
 
 def _lines(program: Program) -> Iterator[str]:
     head = [
@@ -139,21 +145,11 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"  {spell_op(op)}"
 
 
-def spell_op(op: Op) -> str:
-    """Return one operation as it is printed."""
-    ways = op.via or (None,) * len(op.srcs)
-    srcs = [
-        str(src) if via is None else f"{src} via {'>'.join(via) or '-'}"
-        for src, via in zip(op.srcs, ways, strict=True)
-    ]
-    if len(srcs) == 2 and op.srcs[0] == op.dst and ways[0] is None:
-        return f"{op.dst} += {srcs[1]}"
-    return f"{op.dst} = {' + '.join(srcs)}"
-
-
 class _Summed(Protocol):
     @property
     def summary(self) -> str: ...
+
+    def _repr_html_(self) -> str: ...
 
 
 T_co = TypeVar("T_co", bound=_Summed, covariant=True)
@@ -168,3 +164,7 @@ class Verified(Generic[T_co]):
     def __repr__(self) -> str:
         """Return what was proved, in one line."""
         return f"<proved: {self.value.summary}>"
+
+    def _repr_html_(self) -> str:
+        """Return what was proved, as notebooks show it."""
+        return f"<p>proved:</p>{self.value._repr_html_()}"

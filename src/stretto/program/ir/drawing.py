@@ -10,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import TYPE_CHECKING
 
 from stretto.errors import CallError
-from stretto.program.ir import Op, Program, spell_op, steps_of
+from stretto.program.ir.spelling import spell_op
+from stretto.program.ir.steps import steps_of
+
+if TYPE_CHECKING:  # a program shows itself by its picture
+    from stretto.program.ir.program import Op, Program
 
 _MOST_MOVES = 5000
+_MOST_LINES = 200
+"""Of a text that a notebook shows."""
 _LEFT, _TOP, _FOOT = 70, 84, 24
 _WIDE, _NARROW, _PAGE = 110, 46, 1200
 """The width of a column, at most and at least; of all columns, where that can be."""
@@ -63,6 +70,21 @@ class _Page:
 
     def x(self, rank: int) -> int:
         return _LEFT + self.column * rank + self.column // 2
+
+
+def page(program: Program) -> str:
+    """Return what notebooks show: the picture, or the text where that is too large."""
+    if sum(len(op.srcs) for op in program.ops) <= _MOST_MOVES:
+        return svg(program)
+    return text_page(program.summary, str(program))
+
+
+def text_page(summary: str, text: str) -> str:
+    """Return a long text as HTML: what it is, then its first lines."""
+    lines = text.splitlines()
+    more = [f"... {len(lines) - _MOST_LINES} lines more"] * (len(lines) > _MOST_LINES)
+    shown = escape("\n".join([*lines[:_MOST_LINES], *more]))
+    return f"<p>{escape(summary)}</p><pre>{shown}</pre>"
 
 
 def svg(program: Program) -> str:
