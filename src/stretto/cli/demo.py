@@ -37,6 +37,7 @@ def mine(ranks):
 '''
 _SLIP = ("reduce(q.input[r] for q in ranks)", "reduce(q.input[r] for q in r.others)")
 _RANKS = 4
+_PROVED = (2, 3, 4, 8)
 _SIZES = "1K,64K,1M,16M"
 _BUDGET_S = 5.0
 
@@ -58,14 +59,20 @@ def run(args: argparse.Namespace) -> int:
         say("1. Write an algorithm: plain assignments between the ranks' arrays.\n")
         say("     " + _FILE.strip().replace("\n", "\n     ") + "\n")
         say("2. Prove it, for every rank, before anything runs.\n")
-        for line in _proofs(found, path):
+        with Progress(len(_PROVED)) as progress:
+            lines = _proofs(found, path, progress)
+        for line in lines:
             say(f"     {line}")
         say("\n3. Simulate it on 8 GPUs (H200, NVLink) that are not here.\n")
-        say(_indent(table(_simulated(found))))
+        with Progress(len(parse_sizes(_SIZES))) as progress:
+            simulated = _simulated(found, progress)
+        say(_indent(table(simulated)))
         say(f"\n4. Run it on {_RANKS} processes of this machine, checked.\n")
-        rows = _measured(f"{path}:mine")
-    with Progress(1) as progress:
-        progress.step("running Gloo beside it")
+        with Progress(2) as progress:
+            progress.step(f"running {_SIZES} on {_RANKS} ranks")
+            rows = _measured(f"{path}:mine")
+    with Progress(2) as progress:
+        progress.step("checked; running Gloo beside it")
         _compare(rows, say)
     say(_indent(table([{k: v for k, v in r.items() if k != "nbytes"} for r in rows])))
     seconds = (MONOTONIC.now_us() - start_us) / 1e6
@@ -75,10 +82,11 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(row["ok"] for row in rows) else 1
 
 
-def _proofs(algorithm: Algorithm, path: Path) -> list[str]:
+def _proofs(algorithm: Algorithm, path: Path, progress: Progress) -> list[str]:
     """Return what is proved, and what is said of a slip."""
     lines = []
-    for n in (2, 3, 4, 8):
+    for n in _PROVED:
+        progress.step(f"proving it for {n} ranks")
         begin_us = MONOTONIC.now_us()
         program = verify(algorithm.build(n))
         verify_plan(lower(program, Schedule()), program)
@@ -98,18 +106,19 @@ def _proofs(algorithm: Algorithm, path: Path) -> list[str]:
     return lines
 
 
-def _simulated(algorithm: Algorithm) -> list[dict[str, Any]]:
+def _simulated(algorithm: Algorithm, progress: Progress) -> list[dict[str, Any]]:
     machine = topology.load("h200x8")
     program = verify(algorithm.build(8))
-    rows = []
-    for nbytes in parse_sizes(_SIZES):
+    rows, sizes = [], parse_sizes(_SIZES)
+    for nbytes in sizes:
+        progress.step(f"simulating {spell_size(nbytes)} on 8 GPUs")
         plan, found = fastest(program, machine, nbytes, itemsize=4)
         rows.append(
             {
                 "size": spell_size(nbytes),
                 "time_us": found.time_us,
                 "busbw_gbps": found.busbw_gbps,
-                "schedule": str(plan.schedule),
+                "schedule": str(plan.value.schedule),
             }
         )
     return rows

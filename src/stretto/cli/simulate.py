@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from stretto import topology
 from stretto.cli.cc import control_of
+from stretto.cli.following import StepPart, add_following, joined, parts_of
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import (
     add_dead_link,
@@ -21,7 +22,7 @@ from stretto.cli.targets import (
     ranks_of,
 )
 from stretto.compiler.lower import lower
-from stretto.compiler.plan import Plan, ProvedPlan, Schedule
+from stretto.compiler.plan import ProvedPlan, Schedule
 from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, PlanError
 from stretto.executors import sim
@@ -31,9 +32,14 @@ from stretto.program.ir import Program, Verified, members_of
 from stretto.runtime.choice import parse_sizes, spell_size
 from stretto.topology import Costs, Machine
 from stretto.topology.traffic import Congestion, Packets
-from stretto.trace import CallKind, Recorder, write
+from stretto.trace import CallKind, Recorder, Recording, write
 from stretto.watch import simulated
 
+Timed: TypeAlias = tuple[ProvedPlan, Any]
+"""A plan, and what the simulator says of it."""
+
+_MOST_EVENTS = 1 << 22
+"""That a recording keeps: the last ones."""
 _SMALL = 16 << 10
 _FEW_RANKS = 16
 """Up to so many, several schedules are tried for every size."""
@@ -80,72 +86,139 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write the steps of the last size there"
     )
+    add_following(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print time and bandwidth by size."""
+    """Print time and bandwidth by size; of a step, by call."""
     if args.trace and args.schedule == _WRITTEN:
         raise CallError(f"--trace {args.trace} --schedule {_WRITTEN}: want a plan's")
-    controls = _controls(args)
-    sizes = parse_sizes(args.sizes)
+    _controls(args)
+    parts, sizes = parts_of(args), parse_sizes(args.sizes)
+    if len(parts) > 1 and len(sizes) > 1:
+        raise CallError(f"--then beside --sizes {args.sizes}; want one size, as 16M")
     machine = topology.load(args.machine)
     if args.dead_link:
         machine = machine.degraded(dead_links=args.dead_link)
     group = group_of(args.group) if args.group else []
     ranks = args.ranks or len(group) or machine.num_ranks
-    program = verify(build(find(args.algorithm), ranks, params_of(args)))
-    itemsize = storage(args.dtype).itemsize
-    rows = []
-    with Progress(len(sizes)) as progress:
-        for nbytes in sizes:
-            progress.step(f"{program.value.name} of {spell_size(nbytes)}")
-            if controls:
-                rows += _packets(args, program, machine, nbytes, itemsize, group)
-            else:
-                rows.append(_timed(args, program, machine, nbytes, itemsize, group))
-    name, digest = program.value.name, program.value.digest
-    print_rows(args, rows, f"{name} ({digest}) on {machine.name}, {ranks} ranks")
-    if args.trace:
-        _record(args, program, machine, sizes[-1], itemsize, group)
+    with Progress(2 * len(parts) + len(sizes)) as progress:
+        if len(parts) > 1 or args.repeat > 1:
+            return _step(args, machine, ranks, group, parts, progress)
+        one = _Simulated(args, machine, ranks, group, args.algorithm, progress)
+        rows = [row for nbytes in sizes for row in one.rows(nbytes)]
+        seen = one.recording(sizes[-1]) if args.trace else None
+    program = one.program.value
+    about = f"{program.name} ({program.digest}) on {machine.name}, {ranks} ranks"
+    print_rows(args, rows, about)
+    if seen is not None:
+        write(args.trace, seen)
     return 0
 
 
-def _record(
+def _step(
     args: argparse.Namespace,
-    program: Verified[Program],
     machine: Machine,
-    nbytes: int,
-    itemsize: int,
+    ranks: int,
     group: Sequence[int],
-) -> None:
-    """Write what the lanes did, as `stretto trace` writes what ranks do."""
-    plan, _ = fastest(program, machine, nbytes, itemsize, args.schedule, group)
-    recorder = Recorder(1 << 20)
-    traffic: Packets[Any] | None = None
-    for control in _controls(args)[-1:]:
-        traffic = Packets(machine, control, seed=args.seed)
-    found = sim.simulate(
-        verify_plan(plan, program),
-        machine,
-        nbytes=nbytes,
-        itemsize=itemsize,
-        ranks=group,
-        recorder=recorder,
-        traffic=traffic,
-    )
-    kind = CallKind(
-        collective=plan.collective,
-        nbytes=found.nbytes,
-        dtype=args.dtype,
-        algorithm=plan.name,
-        schedule=str(plan.schedule),
-        plan=plan.digest,
-        executor="sim",
-        text=f"{plan.collective} of {nbytes} bytes by {plan.name} {plan.schedule}",
-    )
-    seen = simulated(recorder.events(), kind, plan.num_ranks, machine=args.machine)
-    write(args.trace, seen)
+    parts: Sequence[StepPart],
+    progress: Progress,
+) -> int:
+    """Print how long each part of a step takes, and all of it; record it."""
+    ones: dict[str, _Simulated] = {}
+    seen: dict[StepPart, Recording] = {}
+    rows: list[dict[str, Any]] = []
+    for part in parts:
+        if not part.target:
+            rows.append({"what": "compute", "time_us": part.us})
+            continue
+        sizes = parse_sizes(part.size)
+        if len(sizes) != 1:
+            raise CallError(f"--then '{part.target} {part.size}'; want one size, as 4M")
+        if part.target not in ones:
+            ones[part.target] = _Simulated(
+                args, machine, ranks, group, part.target, progress
+            )
+        one = ones[part.target]
+        rows.append({"what": one.program.value.name} | one.rows(sizes[0])[-1])
+        if args.trace and part not in seen:
+            seen[part] = one.recording(sizes[0])
+    whole = sum(row["time_us"] for row in rows) * args.repeat
+    rows.append({"what": f"all, {args.repeat} times", "time_us": whole})
+    print_rows(args, rows, f"a step on {machine.name}, {ranks} ranks")
+    if args.trace:
+        write(args.trace, joined(parts, seen.__getitem__, args.repeat))
+    return 0
+
+
+class _Simulated:
+    """One program on the machine: proved once, and timed once at each size."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        machine: Machine,
+        ranks: int,
+        group: Sequence[int],
+        target: str,
+        progress: Progress,
+    ) -> None:
+        self._args, self._machine, self._group = args, machine, group
+        self._progress = progress
+        self._itemsize = storage(args.dtype).itemsize
+        progress.step(f"proving {target} for {ranks} ranks")
+        self.program = verify(build(find(target), ranks, params_of(args)))
+        self._plans: dict[int, Timed] = {}
+
+    def rows(self, nbytes: int) -> list[dict[str, Any]]:
+        """Return what is printed of a size."""
+        args, group = self._args, self._group
+        self._progress.step(f"{self.program.value.name} of {spell_size(nbytes)}")
+        if _controls(args):
+            timed = self._timed(nbytes)
+            return _packets(args, self.program, self._machine, nbytes, timed, group)
+        return [_row(args, self.program, self._machine, nbytes, self._timed, group)]
+
+    def _timed(self, nbytes: int) -> Timed:
+        if nbytes not in self._plans:
+            self._plans[nbytes] = fastest(
+                self.program, self._machine, nbytes, self._itemsize,
+                self._args.schedule, self._group,
+            )  # fmt: skip
+        return self._plans[nbytes]
+
+    def recording(self, nbytes: int) -> Recording:
+        """Return what the lanes did, as `stretto trace` writes what ranks do."""
+        name = self.program.value.name
+        self._progress.step(f"recording {name} of {spell_size(nbytes)}")
+        plan, _ = self._timed(nbytes)
+        recorder = Recorder(_MOST_EVENTS)
+        traffic: Packets[Any] | None = None
+        for control in _controls(self._args)[-1:]:
+            traffic = Packets(self._machine, control, seed=self._args.seed)
+        found = sim.simulate(
+            plan,
+            self._machine,
+            nbytes=nbytes,
+            itemsize=self._itemsize,
+            ranks=self._group,
+            recorder=recorder,
+            traffic=traffic,
+        )
+        p = plan.value
+        kind = CallKind(
+            collective=p.collective,
+            nbytes=found.nbytes,
+            dtype=self._args.dtype,
+            algorithm=p.name,
+            schedule=str(p.schedule),
+            plan=p.digest,
+            executor="sim",
+            text=f"{p.collective} of {nbytes} bytes by {p.name} {p.schedule}",
+        )
+        machine = self._args.machine
+        return simulated(recorder.events(), kind, p.num_ranks, machine=machine)
 
 
 _WRITTEN = "written"
@@ -167,12 +240,12 @@ def _packets(
     program: Verified[Program],
     machine: Machine,
     nbytes: int,
-    itemsize: int,
+    timed: Timed,
     group: Sequence[int],
 ) -> list[dict[str, Any]]:
     """Run the plan that is fastest as flows as packets, under every control."""
-    plan, flows = fastest(program, machine, nbytes, itemsize, args.schedule, group)
-    proved, rows = verify_plan(plan, program), []
+    (proved, flows), rows = timed, []
+    plan, itemsize = proved.value, storage(args.dtype).itemsize
     for control in _controls(args):
         traffic: Packets[Any] = Packets(machine, control, seed=args.seed)
         found = sim.simulate(
@@ -200,12 +273,12 @@ def _packets(
     return rows
 
 
-def _timed(
+def _row(
     args: argparse.Namespace,
     program: Verified[Program],
     machine: Machine,
     nbytes: int,
-    itemsize: int,
+    timed: Callable[[int], Timed],
     group: Sequence[int],
 ) -> dict[str, Any]:
     """Time the program under the schedule asked for, or the best of a few.
@@ -222,8 +295,8 @@ def _timed(
         }
     times: list[tuple[float, str]] = []
     if args.schedule != _WRITTEN:
-        plan, found = fastest(program, machine, nbytes, itemsize, args.schedule, group)
-        times.append((found.time_us, str(plan.schedule)))
+        plan, found = timed(nbytes)
+        times.append((found.time_us, str(plan.value.schedule)))
     links_only = machine.costs == Costs(background_puts=True)
     if args.schedule == _WRITTEN or (not args.schedule and links_only):
         from stretto.synth import written  # which few ask for
@@ -231,12 +304,13 @@ def _timed(
         us = written(program, machine, nbytes=nbytes, ranks=group).time_us
         times.append((us, _WRITTEN))
     us, how = min(times)
-    algbw = nbytes / us / 1e3 if us else 0.0
+    algbw = nbytes / us / 1e3 if us else None
     members = len(members_of(program.value.num_ranks, program.value.params))
+    factor = collectives.bus_factor(program.value.collective, members)
     return row | {
         "time_us": us,
         "algbw_gbps": algbw,
-        "busbw_gbps": algbw * collectives.bus_factor(program.value.collective, members),
+        "busbw_gbps": algbw and algbw * factor,
         "schedule": how,
     }
 
@@ -248,12 +322,12 @@ def fastest(
     itemsize: int,
     words: str = "",
     group: Sequence[int] = (),
-) -> tuple[Plan, Any]:
+) -> Timed:
     """Return the plan that the simulator finds fastest, of a few, and its figures."""
     simulate = sim.simulate
     timed = [
         (
-            plan.value,
+            plan,
             simulate(plan, machine, nbytes=nbytes, itemsize=itemsize, ranks=group),
         )
         for plan in _plans(program, machine, nbytes, words)

@@ -124,7 +124,7 @@ def _schedule(program: Program, machine: str, nbytes: int) -> str:
         found = fastest(verify(program), topology.load(machine), nbytes, 4)
     except StrettoError:
         return ""  # the page says why there is no plan
-    return str(found[0].schedule)
+    return str(found[0].value.schedule)
 
 
 def _serve(studio: Studio, port: int, *, opens: bool) -> int:

@@ -31,3 +31,5 @@ __all__ = [
     "patterns",
     "render",
 ]
+
+Machine._repr_svg_ = draw  # pictures know machines, not the other way round

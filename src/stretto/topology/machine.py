@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from stretto.errors import TopologyError, UnknownNameError
 from stretto.topology.parts import Costs, Link, Ports, Switch
-from stretto.topology.render import draw
 from stretto.topology.routes import Route, Router
 
 __all__ = ["Machine"]
@@ -39,6 +39,8 @@ class Machine:
     """Permutations of the ranks that map the machine to itself; they generate more."""
     dead_ranks: frozenset[int] = frozenset()
     about: str = ""
+    _repr_svg_: ClassVar[Callable[[Machine], str]]
+    """What notebooks show: set by this package, since a picture knows machines."""
     _router: Router = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -50,10 +52,6 @@ class Machine:
     def __hash__(self) -> int:
         """Hash the name and size: links are many."""
         return hash((self.name, self.num_ranks, len(self.links)))
-
-    def _repr_svg_(self) -> str:
-        """Return its picture, which notebooks show."""
-        return draw(self)
 
     @property
     def num_boxes(self) -> int:

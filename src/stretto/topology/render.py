@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from stretto.topology.machine import Machine
 from stretto.topology.parts import Costs, Link
-
-if TYPE_CHECKING:  # a machine shows itself by its picture
-    from stretto.topology.machine import Machine
 
 __all__ = ["draw", "render"]
 

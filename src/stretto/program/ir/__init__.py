@@ -2,7 +2,7 @@
 
 from stretto.program.ir.byhand import Handwritten, Room
 from stretto.program.ir.chunks import ALIGNMENT, partition
-from stretto.program.ir.drawing import text_page
+from stretto.program.ir.drawing import page, text_page
 from stretto.program.ir.parser import parse_program
 from stretto.program.ir.program import (
     INPUT,
@@ -15,10 +15,10 @@ from stretto.program.ir.program import (
     Via,
     freeze,
     members_of,
+    spell_op,
 )
 from stretto.program.ir.reading import WHOLE, literal, spelled, whole
 from stretto.program.ir.spans import Spans
-from stretto.program.ir.spelling import spell_op
 from stretto.program.ir.steps import steps_of
 from stretto.program.ir.undisturbed import undisturbed
 
@@ -39,6 +39,7 @@ __all__ = [
     "freeze",
     "literal",
     "members_of",
+    "page",
     "parse_program",
     "partition",
     "spell_op",
@@ -48,3 +49,5 @@ __all__ = [
     "undisturbed",
     "whole",
 ]
+
+Program._repr_html_ = page  # pictures know programs, not the other way round

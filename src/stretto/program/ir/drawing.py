@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 
 from stretto.errors import CallError
-from stretto.program.ir.spelling import spell_op
+from stretto.program.ir.program import Op, Program, spell_op
 from stretto.program.ir.steps import steps_of
-
-if TYPE_CHECKING:  # a program shows itself by its picture
-    from stretto.program.ir.program import Op, Program
 
 _MOST_MOVES = 5000
 _MOST_LINES = 200

@@ -9,15 +9,13 @@ is `a = combine(a, b)`. All references of an operation span the same number of c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from stretto.program.ir.byhand import Handwritten
-from stretto.program.ir.drawing import page
 from stretto.program.ir.reading import spelled
-from stretto.program.ir.spelling import spell_op
 
 INPUT, OUTPUT = "input", "output"
 
@@ -100,6 +98,8 @@ class Program:
     """`file:line` of the author's function, or where else all of it was written."""
     by_hand: Handwritten | None = field(default=None, compare=False)
     """A kernel of somebody's own, which does the same on GPUs."""
+    _repr_html_: ClassVar[Callable[[Program], str]]
+    """What notebooks show: set by this package, since a picture knows programs."""
 
     def place(self, op: Op) -> str:
         """Return where the author wrote `op`, or its text when nobody did."""
@@ -123,10 +123,6 @@ class Program:
         """Return the text form, which `parse_program` reads back."""
         return "\n".join(_lines(self)) + "\n"
 
-    def _repr_html_(self) -> str:
-        """Return its picture, which notebooks show; its text where it is too large."""
-        return page(self)
-
 
 def _lines(program: Program) -> Iterator[str]:
     head = [
@@ -143,6 +139,18 @@ def _lines(program: Program) -> Iterator[str]:
             phase = op.phase
             yield f"  @{phase}"
         yield f"  {spell_op(op)}"
+
+
+def spell_op(op: Op) -> str:
+    """Return one operation as it is printed."""
+    ways = op.via or (None,) * len(op.srcs)
+    srcs = [
+        str(src) if via is None else f"{src} via {'>'.join(via) or '-'}"
+        for src, via in zip(op.srcs, ways, strict=True)
+    ]
+    if len(srcs) == 2 and op.srcs[0] == op.dst and ways[0] is None:
+        return f"{op.dst} += {srcs[1]}"
+    return f"{op.dst} = {' + '.join(srcs)}"
 
 
 class _Summed(Protocol):

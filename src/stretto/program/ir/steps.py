@@ -6,12 +6,9 @@ An operation's step is one more than that of the last operation that it depends 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
+from stretto.program.ir.program import Program, Ref
 from stretto.program.ir.spans import Spans
-
-if TYPE_CHECKING:  # a program shows itself by its steps
-    from stretto.program.ir.program import Program, Ref
 
 
 def steps_of(program: Program) -> list[int]:
