@@ -1,9 +1,9 @@
 """What the documentation shows is what happens: its blocks run, its pages are true.
 
-In README.md and docs/: `python` blocks of a page run together as one script, `pycon`
-blocks are doctests, commands after `$` in `console` blocks run, and print what is shown
-(`...` stands for anything). A `python` block whose first line is a torchrun command is
-run by that command. Other blocks are only shown.
+In README.md and docs/: each `python` block is a program, with those below that say that
+they go on from it; each `pycon` block is a doctest; commands after `$` in `console`
+blocks run, and print what is shown (`...` stands for anything). A `python` block whose
+first line is a torchrun command is run by that command. Other blocks are only shown.
 """
 
 import doctest
@@ -53,9 +53,22 @@ def pages(*kinds):
     return pytest.mark.parametrize("path", found, ids=names)
 
 
-def run_blocks(path, folder, *, fresh):
+GOES_ON = "# goes on from the blocks above\n"
+
+
+def programs(path):
+    """Return what runs by itself: blocks, each with those that go on from it."""
+    found = []
+    for text in blocks(path, "python"):
+        if text.startswith(GOES_ON):
+            found[-1] += text
+        else:
+            found.append(text)
+    return found
+
+
+def run_blocks(text, folder, *, fresh):
     script = folder / "page.py"
-    text = "\n".join(blocks(path, "python"))
     script.write_text(text)
 
     done = run([script], fresh=fresh, cwd=folder)
@@ -66,14 +79,22 @@ def run_blocks(path, folder, *, fresh):
 @pages("python")
 def test_python_blocks_run(path, tmp_path):
     """The blocks of a page, one after the other, are a program that works."""
-    run_blocks(path, tmp_path, fresh=path.stem == "README")
+    text = "\n".join(blocks(path, "python"))
+    run_blocks(text, tmp_path, fresh=path.stem == "README")
+
+
+ALONE = [
+    pytest.param(text, id=f"{path.relative_to(ROOT).as_posix()}-{i}")
+    for path in PAGES
+    for i, text in enumerate(programs(path))
+]
 
 
 @pytest.mark.slow
-@pages("python")
-def test_python_blocks_run_as_users_run_them(path, tmp_path):
-    """Each rank is a process of its own from the start."""
-    run_blocks(path, tmp_path, fresh=True)
+@pytest.mark.parametrize("text", ALONE)
+def test_each_program_runs_by_itself(text, tmp_path):
+    """As a reader copies it; each rank is a process of its own from the start."""
+    run_blocks(text, tmp_path, fresh=True)
 
 
 @pytest.mark.parametrize("program", LAUNCHED)
@@ -85,13 +106,12 @@ def test_programs_run_as_they_are_shown(program, tmp_path):
 
 @pages("pycon")
 def test_interactive_blocks_print_what_they_show(path):
-    """A page's interactive blocks are one session."""
+    """Each is a session of its own."""
     parser = doctest.DocTestParser()
-    text = "\n".join(blocks(path, "pycon"))
-    session = parser.get_doctest(text, {}, path.name, str(path), 0)
     heard = []
-
-    doctest.DocTestRunner(optionflags=FLAGS).run(session, out=heard.append)
+    for text in blocks(path, "pycon"):
+        session = parser.get_doctest(text, {}, path.name, str(path), 0)
+        doctest.DocTestRunner(optionflags=FLAGS).run(session, out=heard.append)
 
     assert [] == heard, "".join(heard)
 

@@ -1,8 +1,14 @@
 """Pages that list what there is list all of it; pictures show what the code does."""
 
+import importlib
 import re
 import runpy
 from pathlib import Path
+
+import pytest
+
+import stretto
+from stretto import errors
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\bSTRETTO_[A-Z]+(?:_[A-Z]+)*\b")
@@ -36,6 +42,14 @@ def test_pages_name_no_variable_that_nobody_reads():
         assert set(NAME.findall(page.read_text())) - MACROS <= read, page
 
 
+def test_the_readme_leads_on_by_ten_links_at_most():
+    """Who reads the first page is not given a list of everything."""
+    text = (ROOT / "README.md").read_text()
+    _, _, after = text.partition("## Read on")
+
+    assert 5 <= len(re.findall(r"(?<!!)\[[^\]]+\]\(", after)) <= 10
+
+
 def test_pictures_are_those_of_the_code():
     """`python scripts/pictures.py` writes them."""
     made = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))["pictures"]()
@@ -67,3 +81,34 @@ def test_a_release_says_its_version_everywhere():
     assert not re.search("dev", version)
     assert (version, re.search(r'released: "(.+)"', cited)[1]) == heads[0]
     assert f"\nversion: {version}\n" in cited
+
+
+API = sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
+DOCUMENTED = re.compile(r"^\.\. auto(?:function|class|module):: (\S+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", API, ids=lambda path: path.stem)
+def test_the_reference_names_what_users_import(path):
+    """Its page is of a module, and begins with an example; every name is there."""
+    room = "stretto" if path.stem == "stretto" else f"stretto.{path.stem}"
+    text = path.read_text()
+    offered = importlib.import_module(room).__all__
+    named = DOCUMENTED.findall(text)
+
+    assert text.startswith(f"# {room}\n")
+    assert "\n```python\n" in text
+    assert any(name.rpartition(".")[2] in offered for name in named) or named == [room]
+    for name in named:
+        owner, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(owner), last), name
+        if last in offered:
+            assert owner == room, f"{name}; users import {room}.{last}"
+
+
+def test_all_that_the_package_offers_is_in_the_reference():
+    """Errors have a page of their own, which takes them all."""
+    pages = "".join(path.read_text() for path in API)
+    named = {name.rpartition(".")[2] for name in DOCUMENTED.findall(pages)}
+    wanted = set(stretto.__all__) - set(errors.__all__) - {"__version__"}
+
+    assert wanted <= named
