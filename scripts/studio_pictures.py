@@ -37,16 +37,15 @@ HOVER = (
     "[...document.querySelectorAll('[data-panel=plan] .tied')]"
     ".find(d => d.textContent.includes('put r3')).click()"
 )
-BUSIEST = CHOOSE.format(1, 1)
 ASK = (
     "document.getElementById('question').value = 'slowest link last minute top 4'; "
     "document.querySelector('#ask button').click()"
 )
 PICTURES = (  # name, run, view, theme, script
     ("overview_8_light", "few", "overview", "light", ""),
-    ("links_8_light", "few", "topology", "light", BUSIEST),
-    ("links_8_dark", "few", "topology", "dark", BUSIEST),
-    ("links_1024_light", "many", "topology", "light", BUSIEST),
+    ("links_8_light", "few", "topology", "light", ""),
+    ("links_8_dark", "few", "topology", "dark", ""),
+    ("links_1024_light", "many", "topology", "light", ""),
     ("links_1024_dark", "many", "topology", "dark", ""),
     ("links_1024_box_light", "many", "topology", "light", CHOOSE.format(0, 77)),
     ("traffic_8_dark", "few", "traffic", "dark", ""),

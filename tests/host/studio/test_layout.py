@@ -1,5 +1,7 @@
 """Pages as they are seen first: narrow ones, and what is above the fold."""
 
+from dataclasses import replace
+
 import pytest
 from tests.host.studio.browser import executable
 from tests.host.studio.pages import end, opened, serve
@@ -48,6 +50,21 @@ def test_what_is_missing_is_said_first(page, tmp_path):
         drawings = page.run("document.querySelectorAll('main canvas').length")
         assert drawings == (name == "timeline")
     page.size(1280, 900)
+    end(page, server)
+
+
+def test_a_recording_without_calls_says_so(page, tmp_path):
+    """On each of its views, and no empty picture is drawn."""
+    path = tmp_path / "none.trace"
+    whole = recording(4, 9, steps_a_call=0)
+    write(path, replace(whole, calls=whole.calls[:0]))
+    server = serve(NamedInputs(recordings=(path,)))
+    for name in ("overview", "table", "lateness", "timeline"):
+        opened(page, server, name)
+        note = page.run("document.querySelector('main .notes').textContent")
+        assert note.startswith("No calls were recorded")
+        drawings = page.run("document.querySelectorAll('main canvas').length")
+        assert drawings == (name == "timeline")
     end(page, server)
 
 

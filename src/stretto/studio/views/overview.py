@@ -9,7 +9,7 @@ import numpy as np
 from stretto.studio.analysis.binned import spread
 from stretto.studio.analysis.groups import groups
 from stretto.studio.analysis.index import Index
-from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.analysis.scene import NO_CALLS, Args, Scene
 from stretto.studio.inputs.loading import LoadedInputs
 from stretto.studio.units import size_name, time_name
 from stretto.trace import UNKNOWN_NS
@@ -36,7 +36,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         "span_us": index.span_us,
         "activity": _activity(index),
         "findings": _findings(index),
-        "notes": list(scene.loaded.notes),
+        "notes": [*([] if len(index.calls) else [NO_CALLS]), *scene.loaded.notes],
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.studio.analysis.scene import Args, Scene, number
+from stretto.studio.analysis.scene import NO_CALLS, Args, Scene, number
 from stretto.studio.inputs.loading import LoadedInputs
 from stretto.trace import MARKS, Recording
 from stretto.watch import holdup
@@ -45,7 +45,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     samples = samples[:: 1 + len(samples) // _MOST_POINTS]
     shares = samples["main"] / np.maximum(1, samples["period"])
     place = {rank: row for row, rank in enumerate(ranks)}
-    notes = []
+    notes = [] if len(recording.calls) else [NO_CALLS]
     if len(recording.ranks) > len(ranks):
         notes.append(
             f"{len(ranks)} of {len(recording.ranks):,} ranks are shown: those that "

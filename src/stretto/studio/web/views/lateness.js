@@ -39,9 +39,11 @@ export function drawLateness(root, data, context) {
     },
   }, (width) => Math.min(620, Math.max(260, Math.min(data.rows * 22 + 60, width * 0.5))));
   const names = data.comms.map((comm) => `${comm.name}, ${comm.ranks} ranks, ${plainText(comm.calls)} calls`);
+  const title = element("h2", {}, "Lateness: how long after the first rank each came");
+  if (!most && !data.worst.length) return void root.append(title); // the note says what is missing
   const isPart = data.from > 0 || data.to < data.of;
   root.append(
-    element("h2", {}, "Lateness: how long after the first rank each came"),
+    title,
     element("div", { class: "bar" },
       chooser("Communicator", names, data.comm, (at) => context.go({ comm: at, from: undefined, to: undefined }), !context.isLive),
       isPart ? element("button", { type: "button", click: () => context.go({ from: undefined, to: undefined }) }, `All ${plainText(data.of)} steps`) : null),

@@ -17,7 +17,7 @@ export function drawOverview(root, data) {
       document.getElementById(`to-${one.view}`) ? element("a", { href: `#/${one.view}` }, "Show") : null)));
   root.append(
     data.verdict.length ? element("section", {}, element("h2", {}, "In short"), verdict) : "",
-    element("section", {},
+    !data.activity.share.some((share) => share > 0) ? "" : element("section", {},
       element("h2", {}, "Time in collectives"),
       element("p", { class: "quiet" }, "The share of all ranks that are in a call, waiting or moving data, at every moment."),
       seriesLegend(names.map((name, at) => [name, seriesColour(at)])),

@@ -21,7 +21,7 @@ export function drawTable(root, data) {
   ];
   root.append(
     element("h2", {}, "Operations by size"),
-    element("p", { class: "quiet" },
+    !data.rows.length ? "" : element("p", { class: "quiet" },
       "Times are those of a rank's call, from when it was made to its end. A collective waits until its last rank has come; the time after that gives bus GB/s (10^9 bytes a second, as nccl-tests counts). Where switches reduce, bus GB/s may exceed the wire."),
     data.rows.length ? sortedTable(columns, data.rows, "Operations by size") : "");
 }

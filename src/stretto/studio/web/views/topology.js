@@ -351,7 +351,7 @@ function busiest(data, scene, state) {
   const rows = links.slice(0, TOP_ROWS).map((i) => {
     const share = shareOf(data, i, state.bin);
     const full = data.is_measured ? data.gbytes_per_s[i] : data.peak_gbytes_per_s;
-    return element("tr", {}, element("td", { class: "long" }, data.links[i]), element("td", { class: "number" }, shareText(share)),
+    return element("tr", {}, element("td", { class: "long" }, data.links[i].replace("->", " to ")), element("td", { class: "number" }, shareText(share)),
       element("td", { class: "number" }, plainText(share * full)),
       element("td", { class: "number" }, sizeText(data.total_nbytes[i])));
   });
