@@ -89,7 +89,7 @@ class Sampler:
 def _spelled(frame: FrameType) -> str:
     """Return a line as people name it: the file, the number, what stands there."""
     file = frame.f_code.co_filename
-    code = linecache.getline(file, frame.f_lineno).strip()
+    code = linecache.getline(file, frame.f_lineno).strip().rstrip(":")
     text = f"{Path(file).name}:{frame.f_lineno}"
     return f"{text}, {code}"[:_MOST_TEXT] if code else text
 

@@ -17,6 +17,11 @@ from stretto.trace import Recording
 
 _FEW_SAMPLES = 5
 BUSY, IDLE = 0.7, 0.35
+LOADS = 0.25
+"""Processors that children use while a rank waits: theirs is its time, busy or not.
+
+They wait, too, while the rank is in calls, so less than a processor says enough.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,7 @@ class Outside:
             return f"computing ({self.main:.0%} of a processor)"
         if self.main > IDLE:
             return f"computing for {self.main:.0%} of it, and waiting for the rest"
-        if self.children >= BUSY:
+        if self.children >= LOADS:
             return (
                 "waiting while its child processes compute, as loaders of data do "
                 f"({self.children:.1f} processors)"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.pure.studio.made import recording
+from tests.pure.watch.test_verdict import made, sampled
 
 from stretto.errors import CallError
 from stretto.program import collectives
@@ -191,3 +192,18 @@ def test_a_translator_may_be_a_program():
     )
     with pytest.raises(CallError, match="the translator"):
         understood("zzz", by_command(["/nowhere/at/all"]))
+
+
+@pytest.mark.parametrize(("busy", "doing"), [(0.95, "computing"), (0.02, "asleep")])
+def test_why_a_rank_is_late_is_said_as_the_verdict_says_it(busy, doing):
+    """Without samples, that it is not known."""
+    late = made([0, 30_000_000, 0])
+    question = parse_question("why is rank 1 late")
+    said = [
+        answer(Scene(LoadedInputs(recording=one)), question).text
+        for one in (sampled(late, 1, busy), late)
+    ]
+
+    assert f"Outside of calls it was {doing}" in said[0]
+    assert said[0].endswith("most often at train.py:7, work().")
+    assert said[1].endswith("no samples of it were recorded.")

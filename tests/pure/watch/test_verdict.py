@@ -112,6 +112,8 @@ def test_nobody_is_blamed_for_noise():
         (0.02, 0.0, "asleep"),
         (0.95, 0.0, "computing"),
         (0.03, 1.9, "loaders of data"),
+        (0.2, 0.46, "loaders of data"),
+        (0.2, 0.1, "asleep"),
         (0.5, 0.0, "computing for 50%"),
     ],
 )

@@ -11,7 +11,7 @@ from stretto.studio.ask.question import Question
 from stretto.studio.ask.window import Answer, FilteredCalls, nothing
 from stretto.studio.units import time_name
 from stretto.trace import STATES
-from stretto.watch import holdup, lateness, slow_first, spell_ranks
+from stretto.watch import holdup, lateness, outside, slow_first, spell_ranks
 
 
 def late(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
@@ -77,11 +77,20 @@ def why_rank(scene: Scene, question: Question, window: FilteredCalls) -> Answer:
     text = (
         f"Rank {question.number} comes {mean} after the first on average (median "
         f"{middle}, at most {time_name(late.max())}); in {100 * often:.0f} % of its "
-        "calls it is later than half again the median of all ranks. The time outside "
-        "collectives before a call is what it computed."
+        f"calls it is later than half again the median of all ranks. "
+        f"{_meanwhile(index, question.number)}"
     )
     columns = ("step", "collective", "late, us", "outside collectives before, us")
     return Answer(text=text, columns=columns, rows=tuple(rows), view="lateness")
+
+
+def _meanwhile(index: Index, rank: int) -> str:
+    """Return what the rank did outside of calls, as the verdict says it."""
+    found = outside(index.recording, rank)
+    if found is None:
+        return "What it did before them is not known: no samples of it were recorded."
+    place = f", most often at {found.place}" if found.place else ""
+    return f"Outside of calls it was {found.doing}{place}."
 
 
 def _since_last(index: Index, place: int, asked: float) -> float | None:
