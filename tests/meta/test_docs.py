@@ -48,11 +48,17 @@ def blocks(path, kind):
 
 def pages(*kinds):
     """Parametrise by the pages that have such blocks."""
-    found = [path for path in PAGES if any(blocks(path, kind) for kind in kinds)]
+    found = [
+        path
+        for path in PAGES
+        if any(blocks(path, kind) for kind in kinds) and path.parent != API
+    ]
     names = [path.relative_to(ROOT).as_posix() for path in found]
     return pytest.mark.parametrize("path", found, ids=names)
 
 
+API = DOCS / "reference" / "api"
+"""Its examples are programs of their own, which run by night: `ALONE`."""
 GOES_ON = "# goes on from the blocks above\n"
 
 
