@@ -57,10 +57,10 @@ def rows_of(summary: Summary) -> dict[str, list[Mapping[str, Any]]]:
         tables["communication by rank, most exposed first"] = [
             {
                 "rank": one.rank,
-                "span_s": one.span_s,
-                "exposed_s": one.exposed_s,
-                "exposed_%": 100 * one.exposed_s / one.span_s if one.span_s else None,
-                "hidden_s": one.hidden_s,
+                "span s": one.span_s,
+                "exposed s": one.exposed_s,
+                "exposed %": 100 * one.exposed_s / one.span_s if one.span_s else None,
+                "hidden s": one.hidden_s,
             }
             for one in shares[:_MOST]
         ]
@@ -69,12 +69,12 @@ def rows_of(summary: Summary) -> dict[str, list[Mapping[str, Any]]]:
         tables["who arrives late: it alone kept the others"] = [
             {
                 "rank": one.rank,
-                "kept_us": one.kept_us,
-                "last": one.last,
-                "of": one.meetings,
-                "mean_late_us": one.mean_us,
-                "p50_late_us": one.p50_us,
-                "p99_late_us": one.p99_us,
+                "kept us": one.kept_us,
+                "came last": one.last,
+                "of calls": one.meetings,
+                "mean late us": one.mean_us,
+                "median us": one.p50_us,
+                "99% within us": one.p99_us,
             }
             for one in late[:_MOST]
         ]
@@ -83,11 +83,11 @@ def rows_of(summary: Summary) -> dict[str, list[Mapping[str, Any]]]:
             {
                 "from": one.src,
                 "to": one.dst,
-                "gbps": one.rate_gbps,
+                "GB/s": one.rate_gbps,
                 "slow": "slow" if one.is_slow else "",
-                "nbytes": one.nbytes,
+                "bytes": one.nbytes,
                 "moves": one.moves,
-                "waited_ms": one.waited_s * 1e3,
+                "waited ms": one.waited_s * 1e3,
             }
             for one in summary.links[:_MOST]
         ]
@@ -105,13 +105,13 @@ def _calls(summary: Summary) -> list[Mapping[str, Any]]:
         said |= {
             "ranks": row.num_ranks,
             "count": row.count,
-            "p50_us": row.p50_us or None,
-            "p99_us": row.p99_us or None,
-            "wait_us": row.wait_us if row.p50_us else None,
-            "busbw_gbps": row.busbw_gbps or None,
+            "median us": row.p50_us or None,
+            "99% within us": row.p99_us or None,
+            "waited us": row.wait_us if row.p50_us else None,
+            "bus GB/s": row.busbw_gbps or None,
         }
         if has_model:
-            said |= {"model_us": row.model_us or None, "x_model": row.gap or None}
+            said |= {"model us": row.model_us or None, "times model": row.gap or None}
         rows.append(said | {"algorithm": ", ".join(row.algorithms)})
     return rows
 

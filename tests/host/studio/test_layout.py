@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.host.studio.browser import executable
-from tests.host.studio.pages import end, opened, serve
+from tests.host.studio.pages import SHOWN, drawn, end, opened, serve
 from tests.host.studio.test_browser import VIEWS
 from tests.pure.studio.made import recording
 
@@ -23,8 +23,11 @@ def test_narrow_pages_do_not_overflow(page, server):
     """On a telephone every view is as wide as the window, light and dark."""
     page.size(*NARROW)
     try:
+        opened(page, server, "overview")
         for name in VIEWS:
-            opened(page, server, name)
+            page.run(f"document.getElementById('to-{name}').click()")
+            page.until(SHOWN.format(name), name)
+            drawn(page)
             for _ in ("light", "dark"):
                 wide = page.run("document.documentElement.scrollWidth - innerWidth")
                 assert wide <= 0, f"{name} is {wide} pixels wider than the window"
