@@ -50,6 +50,7 @@ from typing import Any, Self
 
 _LONGEST_NAME = 80
 _LIBRARY = str(Path(__file__).parent)
+_SIGNALS = tuple(signal.valid_signals())
 _WRITTEN = "<stretto: "
 """How the names of texts begin that the library writes and compiles itself."""
 
@@ -68,11 +69,13 @@ def is_interruption(error: BaseException) -> bool:
     Then what a handler that is installed runs is in its traceback. Whoever turns any
     exception into one of ours, or goes on after it, asks this first.
     """
-    codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
-    codes.discard(None)
-    return any(
-        frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)
-    )
+    try:
+        codes = {_code(signal.getsignal(number)) for number in _SIGNALS}
+        codes.discard(None)
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    except MemoryError:
+        return False  # as is likely to be `error`, then
+    return any(frame.f_code in codes for frame in frames)
 
 
 def _code(handler: Any) -> CodeType | None:

@@ -115,8 +115,8 @@ def few_descriptors(rng: random.Random, folder: Path) -> Found:
 
 def little_memory(rng: random.Random, folder: Path) -> Found:
     """A rank may have a little more address space, from none to enough."""
-    job = Job(rng, folder, rng.randint(2, 3))
-    more = int(2 ** rng.uniform(14, 33))
+    job, more = Job(rng, folder, rng.randint(2, 3)), int(2 ** rng.uniform(14, 33))
+    job.team.may_lack_threads = True
 
     def limit() -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])

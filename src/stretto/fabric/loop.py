@@ -30,6 +30,8 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 LONGEST_WAIT_S = 3600.0
 """How long one look at a descriptor may take; the kernel counts in 32 bits."""
+_BEGINS_S = 15.0
+"""Within so many seconds a thread begins, on however busy a machine."""
 _FEW_TIMERS = 64
 _RING = (1).to_bytes(8, sys.byteorder)
 """What an eventfd takes, and a pipe takes as well."""
@@ -162,7 +164,7 @@ class Loop:
                     os.write(self._bell, _RING)
 
     def _hear_bell(self) -> None:
-        with suppress(BlockingIOError):
+        with suppress(BlockingIOError, MemoryError):  # then it is heard again
             os.read(self._woken, 4096)
 
     @property
@@ -315,8 +317,22 @@ def say_fault(error: Exception) -> None:
     threading.excepthook(threading.ExceptHookArgs([type(error), error, None, None]))
 
 
+class _Begun(threading.Event):
+    """That a thread has begun, which Python awaits for ever.
+
+    One that the system starts, and that then finds no memory, ends without a word.
+    """
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait, but not for ever."""
+        if not super().wait(_BEGINS_S if timeout is None else timeout):
+            raise MemoryError("it was started, and has not begun")
+        return True
+
+
 def start_thread(thread: threading.Thread) -> None:
     """Start a thread; without room for one, RendezvousError says what to look at."""
+    thread._started = _Begun()  # type: ignore[attr-defined]
     try:
         thread.start()
     except (RuntimeError, MemoryError) as e:

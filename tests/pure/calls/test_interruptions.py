@@ -97,6 +97,17 @@ def test_what_a_handler_raises_is_told_from_what_code_raises(made):
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_without_memory_an_error_is_what_it_is(monkeypatch):
+    """Whoever asks is about to deal with it, and must not meet another."""
+
+    def lacking(number):
+        raise MemoryError
+
+    monkeypatch.setattr(signal, "getsignal", lacking)
+
+    assert not is_interruption(MemoryError())
+
+
 class Alone(Group):
     """Rank 0 of 1, which exchanges with itself."""
 

@@ -9,6 +9,7 @@ import pytest
 from tests.held import held, left_since
 from tests.waiting import until
 
+from stretto.errors import RendezvousError
 from stretto.fabric import loop as module
 from stretto.fabric.loop import Loop
 
@@ -271,3 +272,25 @@ def test_it_can_be_had_without_eventfd(monkeypatch):
     loop.step(0.0)
     loop.close()
     assert [1] == ran
+
+
+def test_a_thread_that_ends_before_it_begins_is_not_awaited(monkeypatch):
+    """The system started it, and then there was no memory for it."""
+    monkeypatch.setattr(module, "_BEGINS_S", 0.05)
+    thread = threading.Thread(target=lambda: None)
+    thread._bootstrap = lambda: None
+
+    with pytest.raises(RendezvousError, match=r"has not begun.*ulimit -v"):
+        module.start_thread(thread)
+
+
+def test_a_thread_that_begins_is_like_any_other():
+    """It is joined, and known as alive until then."""
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait)
+    module.start_thread(thread)
+
+    assert thread.is_alive()
+    go.set()
+    thread.join(20)
+    assert not thread.is_alive()

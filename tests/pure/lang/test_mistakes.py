@@ -1,5 +1,6 @@
 """What authors get wrong is answered with the line, and with what to write instead."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -227,7 +228,7 @@ def test_an_iterator_is_read_before_anybody_proves():
 
 
 def fields(program):
-    return {name: getattr(program, name) for name in program.__dataclass_fields__}
+    return {one.name: getattr(program, one.name) for one in dataclasses.fields(program)}
 
 
 @pytest.mark.parametrize("split", [1.5, True, 0, -1, "2"])

@@ -89,8 +89,9 @@ class LastWords:
         if self.file is None:
             return
         data = b""
-        with suppress(OSError):
-            data = os.pread(self.file.number, 2 * _MOST, self._read)
+        with suppress(OSError, MemoryError):  # it is asked again
+            number = self.file.number
+            data = os.pread(number, os.fstat(number).st_size - self._read, self._read)
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
