@@ -77,7 +77,7 @@ def test_more_strangers_than_the_hub_minds_are_hung_up_on(served, monkeypatch):
 
 
 STOPPED = """
-m = meet({rank}, 2, 'job', 0.5)
+m = meet({rank}, 2, 'job', 2.0)
 say('met', m.rank)
 sys.stdin.readline()
 begin = time.monotonic()
@@ -102,7 +102,7 @@ def test_a_rank_that_is_stopped_does_not_hang_the_other(start, stopped):
     assert "CollectiveTimeout" == kind
     blamed = "the rendezvous does not answer" if stopped == 0 else "rank 1 did not come"
     assert blamed in text
-    assert float(took_s) < 2.5
+    assert float(took_s) < 10
 
 
 PORTABLE = """
