@@ -32,9 +32,15 @@ def standbys(m, n):
         time.sleep(0.001)
     return m.standing.standbys
 def replaced(m):
-    order = list(m.standing.identities)
+    before, until = m.world.group.generation, time.monotonic() + 10
+    order = list(m.standing.roster_in(before))
     bad, = m.world.fault.blamed
-    order[bad] = standbys(m, 1)[0]
+    while m.generation == before:  # else what another rank proposed has begun
+        if spare := m.standing.standbys:
+            order[bad] = spare[0]
+            break
+        assert time.monotonic() < until, 'nobody stands by'
+        time.sleep(0.001)
     return order
 def talk(m, w):
     parts = w.exchange({'rank': w.rank, 'pid': os.getpid()}, tag='talk')
@@ -71,6 +77,7 @@ def begin(start, size, then, address="job", **variables):
 
 SURVIVE = """
 until_gone(m.world)
+time.sleep(LATE_S * (m.rank == 0))
 w = propose(m, replaced(m), m.world.group.generation)
 talk(m, w)
 say('old', m.world.fault.blamed)
@@ -78,9 +85,13 @@ add(w)
 """
 
 
-def test_a_standby_takes_the_place_of_a_rank_that_is_killed(start):
-    """Who survives proposes the same, talks in the next generation, and calls there."""
-    ranks = begin(start, 3, SURVIVE)
+@pytest.mark.parametrize("late_s", [0.0, 0.5])
+def test_a_standby_takes_the_place_of_a_rank_that_is_killed(start, late_s):
+    """Who survives proposes the same, talks in the next generation, and calls there.
+
+    One that is late finds that it has begun already.
+    """
+    ranks = begin(start, 3, f"LATE_S = {late_s}\n" + SURVIVE)
     standby = start(CHANGE + STAND.format("job") + "add(w)\n")
     first = int(hear(standby, "met")[1])
     ranks[1].kill()
@@ -222,7 +233,8 @@ def test_ranks_of_two_hosts_go_on_with_a_standby_of_either(start, tmp_path, ther
     secret = {"STRETTO_SECRET_FILE": secret_file(tmp_path)}
     ranks = []
     for r in range(4):
-        code = CHANGE + RANK.format(r, 4, where) + SURVIVE.replace("add(w)", "")
+        code = CHANGE + RANK.format(r, 4, where) + "LATE_S = 0.0\n"
+        code += SURVIVE.replace("add(w)", "")
         ranks.append(start(code, STRETTO_HOST="ab"[r // 2], **secret))
         if r == 2:  # the sockets of the hub and of its relay
             wait_until(lambda: len([*tmp_path.glob("stretto/*.sock")]) == 2)
