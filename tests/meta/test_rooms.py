@@ -225,6 +225,20 @@ def test_facades_list_all_they_offer():
     assert {} == {path: what for path, what in wrong.items() if what}
 
 
+def test_what_a_facade_imports_late_has_not_the_name_of_a_module():
+    """Importing that module, wherever, would put it in the place of the name."""
+    modules = {(path.parent, path.stem) for path in MODULES}
+    modules |= {(path.parent.parent, path.parent.name) for path in FACADES}
+    found = {
+        f"{module_name(path)}.{name}": (path.parent, name) in modules
+        for path in FACADES
+        for name in getattr(importlib.import_module(module_name(path)), "_HOMES", ())
+    }
+
+    assert len(found) > 20
+    assert [] == [name for name, is_module in found.items() if is_module]
+
+
 def test_modules_say_what_they_are():
     """The first line of every module is a sentence."""
     docstrings = {path: ast.get_docstring(tree(path)) or "" for path in MODULES}

@@ -24,6 +24,7 @@ if importlib.util.find_spec("torch") is None:
 import torch.distributed as dist
 
 if TYPE_CHECKING:
+    from stretto.torch.answered import sandbox
     from stretto.torch.buffers import place_buffers
     from stretto.torch.fusing import fuse
     from stretto.torch.group import StrettoGroup
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     )
     from stretto.torch.options import Options
     from stretto.torch.registry import communicator
-    from stretto.torch.sandbox import sandbox
 
 __all__ = [
     "Options",
@@ -94,7 +94,7 @@ _HOMES = {
     "communicator": "registry",
     "fuse": "fusing",
     "place_buffers": "buffers",
-    "sandbox": "sandbox",
+    "sandbox": "answered",
     **dict.fromkeys(("deregister", "empty", "pool", "register"), "memory"),
 }
 """Where public names are that are no operators. Each is imported when it is first asked

@@ -11,7 +11,7 @@ from stretto.errors import CallError, MembershipError
 from stretto.torch.elastic import State
 from stretto.torch.elastic.batches import Batches
 from stretto.torch.elastic.hashes import differences, hash_of
-from stretto.torch.sandbox import Sandbox
+from stretto.torch.answered import Sandbox
 
 
 @given(st.integers(1, 5000), st.data())

@@ -12,7 +12,7 @@ from typing import Any
 
 from stretto.errors import CommunicationError
 from stretto.runtime.calls import VERBS, Communicator
-from stretto.torch.sandbox import Sandbox
+from stretto.torch.answered import Sandbox
 from stretto.torch.untraced import untraced
 
 _ALSO = ("barrier", "send_async", "recv_async", "check")
