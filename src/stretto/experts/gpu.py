@@ -142,7 +142,6 @@ class GpuExperts:
                 f"stretto_{name}",
                 threads=threads,
                 options=OPTIONS,
-                early=True,
             )
             for channels, name in ((self._there, "dispatch"), (self._back, "combine"))
         )

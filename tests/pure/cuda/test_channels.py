@@ -154,20 +154,19 @@ def test_a_kernel_of_ones_own_may_be_launched_by_any_thread(fake, has_context, e
     assert [entered] == on_ranks(fake, 1, work)
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_a_kernel_of_ones_own_begins_early_where_it_says_so(fake, early):
-    """One that does not wait on the device comes after the kernel before it."""
+def test_a_kernel_of_ones_own_begins_after_the_kernel_before_it(fake):
+    """It does not wait on the device."""
 
     def work(group):
         session = CudaSession(group)
         session.load_kernel = lambda kernel: Loaded(None, 5, kernel)
-        own = session.channels(4096).kernel("text", "symbol", early=early)
+        own = session.channels(4096).kernel("text", "symbol")
         fake.early.clear()
         own(1, stream=3)
         session.close()
         return list(fake.early)
 
-    assert [[early]] == on_ranks(fake, 1, work)
+    assert [[False]] == on_ranks(fake, 1, work)
 
 
 def _device_kernels():

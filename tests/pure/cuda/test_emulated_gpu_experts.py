@@ -51,8 +51,7 @@ class Channels:
         self.buffer = self.handles.buffers[rank]
         self.pointer = self.handles.memory[rank].ctypes.data
 
-    def kernel(self, text, symbol, *, threads, options=(), early=False):
-        assert not early or text.count("after_earlier_work();") >= 2
+    def kernel(self, text, symbol, *, threads, options=()):
         # g++ contracts nothing here; a GPU's compiler does unless it is told.
         assert "--fmad=false" in options, "sums would not be CPUs' bits"
         with self.world.lock:

@@ -116,7 +116,5 @@ __device__ __forceinline__ void combine_rows(const CombineCall& call, CombineSha
 extern "C" __global__ void __launch_bounds__(stretto::THREADS)
     stretto_combine(const stretto::CombineCall call) {
   STRETTO_SHARED(stretto::CombineShared, shared);
-  stretto::after_earlier_work();
-  stretto::let_next_begin();
   stretto::combine_rows(call, shared);
 }

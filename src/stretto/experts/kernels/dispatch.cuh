@@ -358,7 +358,5 @@ __device__ __forceinline__ void dispatch_rows(const DispatchCall& call,
 extern "C" __global__ void __launch_bounds__(stretto::THREADS)
     stretto_dispatch(const stretto::DispatchCall call) {
   STRETTO_SHARED(stretto::DispatchShared, shared);
-  stretto::after_earlier_work();
-  stretto::let_next_begin();
   stretto::dispatch_rows(call, shared);
 }

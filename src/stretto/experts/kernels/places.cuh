@@ -1,15 +1,15 @@
 // places.cuh -- what dispatch and combine share: where rows lie, and that all have come.
 //
-// Every rank has two halves of memory that peers write, used in turn. In a half each peer has a part of its own, of a row for every token that it may have: no routing
-// can overflow it, and nobody asks anybody for a place. When a block has stored its rows
-// it tells every rank so, in a packet with the epoch as flag, after a fence; who has the
+// Every rank has two halves of memory that peers write, used in turn. In a half each peer
+// has a part of its own, of a row for every token that it may have: no routing can
+// overflow it, and nobody asks anybody for a place. When a block has stored its rows it
+// tells every rank so, in a packet with the epoch as flag, after a fence; who has the
 // packets of all blocks of all ranks has all rows. Whoever starts epoch e + 2 knows that
 // all have left epoch e: it has heard all of them in e + 1, which they began after e.
 #pragma once
 
 #include "channel.cuh"
 #include "element.cuh"
-#include "stream.cuh"
 
 #ifndef STRETTO_SHARED
 #define STRETTO_SHARED(type, name) __shared__ type name

@@ -106,21 +106,18 @@ class Channels:
         *,
         threads: int = 128,
         options: Sequence[str] = (),
-        early: bool = False,
     ) -> OwnKernel:
         """Compile a CUDA kernel that uses these channels, one block for each of theirs.
 
         It finds the headers by itself. Blocks that wait for peers must all be resident,
         which is checked. `options` are the compiler's: "--fmad=false" rounds a product
-        before it is added, as CPUs do. `early`: the kernel begins with
-        `after_earlier_work()` of stream.cuh, and so may be placed while the kernel
-        before it on the stream ends.
+        before it is added, as CPUs do.
         """  # fmt: skip
         kernel = Kernel(
             text=text, symbol=symbol, ranks=(self._session.group.rank,),
             grid=self.blocks, threads=threads, options=tuple(options),
         )  # fmt: skip
-        return OwnKernel(self._session, kernel, early=early)
+        return OwnKernel(self._session, kernel)
 
     def _refuse(self, session: SessionServices) -> None:
         asked = {"channels": (self.nbytes, self.blocks)}

@@ -27,11 +27,9 @@ class OwnKernel:
     arrays (their address), NumPy scalars and ctypes values as they are.
     """
 
-    def __init__(
-        self, session: SessionServices, kernel: Kernel, *, early: bool = False
-    ) -> None:
-        """`early`: it waits on the device for what came before (stream.cuh)."""
-        self._session, self._early = session, early
+    def __init__(self, session: SessionServices, kernel: Kernel) -> None:
+        """Compile it."""
+        self._session = session
         self._loaded = session.load_kernel(kernel)
 
     def __call__(self, *arguments: Any, stream: Any = None) -> None:
@@ -46,7 +44,8 @@ class OwnKernel:
         values = [_value(one) for one in arguments]
         many = max(1, len(values))
         array = _pointers(many)(*[ctypes.addressof(one) for one in values])
-        enqueue(device, self._loaded, handle, ctypes.addressof(array), self._early)
+        at = ctypes.addressof(array)
+        enqueue(device, self._loaded, handle, at, early=False)
 
 
 @functools.cache
