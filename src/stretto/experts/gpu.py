@@ -209,7 +209,7 @@ class GpuExperts:
         """Enqueue a dispatch on the current stream."""
         g = self.geometry
         self._require_no_gradients("dispatch", x, weights)
-        tokens = x.shape[0] if isinstance(x, Tensor) and x.dim() else 0
+        tokens = x.shape[0] if isinstance(x, Tensor) and x.dim() else "T"
         self._check(x, "dispatch: x", (tokens, g.hidden), self._kind)
         if tokens > g.max_tokens:
             raise self._refused(
@@ -293,7 +293,7 @@ class GpuExperts:
             self._aside = False
 
     def _check(
-        self, given: Any, what: str, shape: tuple[int, ...], kind: torch.dtype
+        self, given: Any, what: str, shape: tuple[int | str, ...], kind: torch.dtype
     ) -> None:
         fits = (
             isinstance(given, Tensor)

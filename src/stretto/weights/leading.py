@@ -11,7 +11,13 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from stretto.errors import CallError, ChecksumError, StrettoError, TransferError
+from stretto.errors import (
+    CallError,
+    ChecksumError,
+    StrettoError,
+    TransferError,
+    is_interruption,
+)
 from stretto.weights.hashes import Side, differences, read_sums
 from stretto.weights.manifest import Manifest
 from stretto.weights.member import Who
@@ -237,11 +243,28 @@ class Leads:
             self._manifests[made.digest] = made
         if attempt != self.state.attempt or self._asked is None:
             return
-        manifest = self._manifests[str(body["digest"])]
-        self._reports[rank] = manifest, read_sums(str(body["sums"]), manifest)
+        try:
+            self._reports[rank] = self._report_of(rank, body)
+        except StrettoError as e:
+            self.failed(rank, attempt, e)
+            return
         if len(self._reports) == self._ranks.of:
             asked, reports = self._asked, dict(self._reports)
             self._ranks.engine.loop.apart(lambda: self._judge(attempt, asked, reports))
+
+    def _report_of(
+        self, rank: int, body: Mapping[str, Any]
+    ) -> tuple[Manifest, tuple[int, ...]]:
+        """Return what a rank says that it has."""
+        digest = str(body["digest"])
+        if digest not in self._manifests:
+            raise TransferError(
+                f"weights {self._ranks.name!r}: rank {rank} of replica "
+                f"{self._ranks.team!r} has tensors as in {digest[:12]!r}, which it has "
+                "told nobody; want its manifest with its first report"
+            )
+        manifest = self._manifests[digest]
+        return manifest, read_sums(str(body["sums"]), manifest)
 
     def _judge(
         self, attempt: int, asked: _Asked,
@@ -260,6 +283,13 @@ class Leads:
                 )
         except StrettoError as e:
             error = e
+        except Exception as e:  # else the version would be awaited for ever
+            if is_interruption(e):
+                raise
+            error = TransferError(
+                f"weights {self._ranks.name!r}, version {asked.version}: what has "
+                f"arrived cannot be compared: {type(e).__name__}: {e}"
+            )
         with self._ranks.changed:
             if error is None:
                 self._committed(attempt)

@@ -8,10 +8,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from stretto.errors import CallError, MembershipError
+from stretto.torch.answered import Sandbox
 from stretto.torch.elastic import State
 from stretto.torch.elastic.batches import Batches
 from stretto.torch.elastic.hashes import differences, hash_of
-from stretto.torch.answered import Sandbox
 
 
 @given(st.integers(1, 5000), st.data())
