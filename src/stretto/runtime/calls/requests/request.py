@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,8 @@ class Request:
     """An output that nobody writes: the caller gets zeros."""
     pin: Pin = None
     stream: Any = None
+    bits: object = None
+    """What its caller asks of sums; None: as the communicator says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +261,7 @@ def examined(
     assert one is not None, "a rank has an input or an output"
     op = who.operator(given["op"], one) if kind.reduces else Operator.SUM
     at_root = root == who.rank
-    return who.request(
+    request = who.request(
         verb.collective,
         source,
         target,
@@ -268,6 +270,7 @@ def examined(
         params=params,
         equal=not verb.unequal,
     )
+    return replace(request, bits=given.get("bits"))
 
 
 def _source(
