@@ -80,7 +80,7 @@ def _bits(calls: CallRunner, request: Request) -> str:
     if request.collective not in PROMISING:
         return ANY
     if request.bits is None:
-        return calls.bits
+        return calls._profiles.bits
     where = f"rank {calls.rank}: {request.collective}: bits"
     return bits_in(request.bits, where)
 
@@ -133,7 +133,8 @@ def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
             f"rank {calls.rank}: {asked.collective}: schedule {choice.schedule} "
             f"{not_shared(asked)}"
         )
-    check_bits(choice, asked, calls.rank)
+    if asked.bits == INVARIANT:
+        check_bits(choice, asked, calls.rank)
     plan = plan_of(choice, asked)
     if calls._ahead is not None and pin is None:
         calls._ahead.note(asked)

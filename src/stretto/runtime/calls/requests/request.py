@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,7 @@ class Request:
     """An output that nobody writes: the caller gets zeros."""
     pin: Pin = None
     stream: Any = None
-    bits: object = None
-    """What its caller asks of sums; None: as the communicator says."""
+    bits: object = None  # None: as the communicator says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +64,7 @@ class Caller:
     """What its arrays look like, where that was read."""
     pin: Pin = None
     stream: Any = None
+    bits: object = None
 
     @property
     def shape(self) -> Shape:
@@ -226,6 +226,7 @@ class Caller:
             idle=idle,
             pin=self.pin,
             stream=self.stream,
+            bits=self.bits,
         )
 
 
@@ -244,6 +245,7 @@ def examined(
         seen=seen,
         pin=pin,
         stream=given.get("stream"),
+        bits=given.get("bits"),
     )
     if verb.x is Content.NOTHING:
         return who.request(verb.collective, None, None, counts=())
@@ -261,7 +263,7 @@ def examined(
     assert one is not None, "a rank has an input or an output"
     op = who.operator(given["op"], one) if kind.reduces else Operator.SUM
     at_root = root == who.rank
-    request = who.request(
+    return who.request(
         verb.collective,
         source,
         target,
@@ -270,7 +272,6 @@ def examined(
         params=params,
         equal=not verb.unequal,
     )
-    return replace(request, bits=given.get("bits"))
 
 
 def _source(
