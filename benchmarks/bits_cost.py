@@ -24,7 +24,7 @@ import numpy as np
 import stretto
 from stretto.bench.machine import commit
 
-SIZES = tuple(1 << k for k in range(3, 27, 2)) + (1 << 20,)
+SIZES = (*tuple(1 << k for k in range(3, 27, 2)), 1 << 20)
 WAYS = ("any", "invariant")
 
 
@@ -41,11 +41,11 @@ def one_turn(comm: Any, x: Any, bits: str, calls: int) -> list[float]:
 
 def measure(comm: Any, seconds: float, turns: int) -> list[dict[str, Any]]:
     """Return a row for each size and each kind of memory."""
-    rows = []
-    for memory in ("staged", "registered"):
-        for nbytes in sorted(SIZES):
-            rows.append(_row(comm, memory, nbytes, seconds, turns))
-    return rows
+    return [
+        _row(comm, memory, nbytes, seconds, turns)
+        for memory in ("staged", "registered")
+        for nbytes in sorted(SIZES)
+    ]
 
 
 def _row(
@@ -82,11 +82,15 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         f"# What invariant bits cost: all_reduce, {found['ranks']} ranks on CPUs",
         "",
-        f"`{found['command']}`, commit {found['commit']}, {found['cores']} cores, "
-        f"Python {found['python']}. float32, microseconds a call on rank 0.",
+        (
+            f"`{found['command']}`, commit {found['commit']}, {found['cores']} cores, "
+            f"Python {found['python']}. float32, microseconds a call on rank 0."
+        ),
         "",
-        "| memory | bytes | any, least | invariant, least | ratio | any, median | "
-        "invariant, median | ratio | same plan |",
+        (
+            "| memory | bytes | any, least | invariant, least | ratio | any, median | "
+            "invariant, median | ratio | same plan |"
+        ),
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in found["rows"]:
