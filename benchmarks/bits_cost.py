@@ -89,7 +89,8 @@ def page(found: dict[str, Any]) -> str:
         "",
         (
             f"`{found['command']}`, commit {found['commit']}, {found['cores']} cores, "
-            f"Python {found['python']}. float32, microseconds a call on rank 0; invariant and control as ratios to any."
+            f"Python {found['python']}. float32, microseconds a call on rank 0; "
+            "invariant and control as ratios to any."
         ),
         "",
         (
