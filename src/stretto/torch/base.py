@@ -25,7 +25,7 @@ from stretto.runtime.choice.beside import Beside
 from stretto.torch import registry
 from stretto.torch.call_queue import CallQueue
 from stretto.torch.call_streams import SHORT, CallStreams
-from stretto.torch.fallback import Fallback, say_once
+from stretto.torch.fallback import Fallback, refuse_to_vary, say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.known_places import KnownPlaces
 from stretto.torch.marks import note_marks
@@ -77,6 +77,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
                 comm = self._elsewhere.join(self, opts, limit)
             else:
                 comm = meet(opts.store, rank, size, limit)
+        if options.bits is not None:
+            comm.bits = options.bits
         self._no_gpu: str | None = lacks(comm, "cuda") or None
         """Why calls on GPUs go to the fallback, if they do."""
         self._communicator = comm
@@ -205,6 +207,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Call the fallback; say so once."""
         if type(self._comm) is GoneCommunicator:
             self._comm.refuse()
+        refuse_to_vary(again[0], self._communicator)
         if say:
             on_gpu = torch.device(device).type == "cuda"
             why = self._no_gpu if on_gpu else None

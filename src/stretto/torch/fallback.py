@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from stretto.runtime.choice.bits import ANY, INVARIANT
 from stretto.torch.faults import refusal
 from stretto.torch.untraced import untraced
 
@@ -89,6 +90,16 @@ def _kind(device: Any) -> str:
             f"no backend for tensors on {kind}; want them on the CPU or an NVIDIA GPU"
         )
     return kind
+
+
+def refuse_to_vary(name: str, comm: Any) -> None:
+    """Raise where others would add, in an order of theirs, and bits must not vary."""
+    if name.startswith("allreduce") and comm.bits == INVARIANT:
+        raise refusal(
+            f"{name}: bits={INVARIANT!r}, and others than stretto would add here, in "
+            f"an order of theirs; want dense tensors on the CPU or on GPUs that "
+            f"stretto reaches, or bits={ANY!r}"
+        )
 
 
 class Fallback:

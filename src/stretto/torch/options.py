@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from stretto.errors import CallError, UnknownNameError
 from stretto.program import collectives
+from stretto.runtime.choice.bits import bits_in
 from stretto.runtime.choice.select import parse_pin
 from stretto.torch.faults import refusal
 
@@ -32,8 +33,14 @@ class Options:
     """Blocks of a kernel that a started call on GPUs has at most. Without it as many
     as were measured beside matmuls, 8 to 32; each may hold an SM while it waits."""
 
+    bits: str | None = None
+    """What an all_reduce promises of its bits: "invariant" or "any"; without it what
+    STRETTO_BITS says. Calls that would be left to Gloo or NCCL are then refused."""
+
     def __post_init__(self) -> None:
         """Refuse what is not known."""
+        if self.bits is not None:
+            bits_in(self.bits, "bits")
         most = self.max_blocks
         if most is not None and (type(most) is not int or most < 1):
             raise CallError(

@@ -273,6 +273,30 @@ def check_algorithms_may_be_named(rank, n):
     dist.destroy_process_group(group)
 
 
+def check_bits_may_be_invariant(rank, n):
+    """A row's bits are those of the row alone; what others would add is refused."""
+    group = dist.new_group(pg_options=stretto.torch.Options(bits="invariant"))
+    every = [
+        torch.randn(500, 8, generator=torch.Generator().manual_seed(r))
+        for r in range(n)
+    ]
+    want = every[0]
+    for one in every[1:]:
+        want = want + one
+    for rows in (1, 2, 31, 500):
+        x = every[rank][-rows:].clone()
+        dist.all_reduce(x, group=group)
+        same(want[-rows:], x)
+    assert "invariant" == stretto.torch.communicator(group).bits
+    named = group.pinned({"all_reduce": "ring"})
+    if n > 2:
+        with raises(stretto.CallError, "ring adds otherwise"), named:
+            dist.all_reduce(torch.ones(8), group=group)
+    with raises(stretto.CallError, "in an order of theirs"):
+        dist.all_reduce(torch.ones(8).to_sparse(), group=group)
+    dist.destroy_process_group(group)
+
+
 def check_calls_may_be_pinned_for_a_while(rank, n):
     """A pin is for the calls within; what it names is checked as any algorithm is."""
     group = dist.group.WORLD

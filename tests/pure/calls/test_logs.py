@@ -1,6 +1,7 @@
 """What was chosen is logged, once per kind, when somebody asks."""
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -81,3 +82,14 @@ def test_a_level_that_nobody_knows_is_said(ask, caplog):
         prepare()
 
     assert not caplog.records
+
+
+def test_invariant_bits_are_said(ask, caplog):
+    """After what was chosen, and only where they are asked for."""
+    ask("info")
+    kept = KIND._replace(asked=replace(KIND.asked, bits="invariant"), pin=None)
+    prepare(kind=kept)
+    prepare()
+
+    assert caplog.messages[0].endswith("(chosen, bits invariant)")
+    assert caplog.messages[1].endswith("(pinned)")

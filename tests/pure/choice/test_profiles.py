@@ -109,7 +109,7 @@ def test_without_a_profile_nobody_is_asked(monkeypatch, tmp_path):
             return [(payload, ())] * 2
 
     assert Measured() == agree(Group())
-    assert [{"profiles": {}}] == asked
+    assert [{"profiles": {}, "bits": "any"}] == asked
 
 
 def test_a_row_that_the_machine_refuses_is_passed_over():

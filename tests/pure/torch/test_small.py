@@ -64,6 +64,8 @@ def test_options_refuse_what_they_do_not_know():
         stretto.torch.Options(algorithms={"all_sum": "all_reduce/ring"})
     with pytest.raises(stretto.CallError, match="want algorithms by collective"):
         stretto.torch.Options(algorithms="ring")
+    with pytest.raises(stretto.CallError, match="bits='exact'; want 'invariant' or"):
+        stretto.torch.Options(bits="exact")
 
 
 @pytest.mark.parametrize(

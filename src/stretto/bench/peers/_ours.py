@@ -81,6 +81,7 @@ class OurCalls(Contender):
         """Return the algorithm and schedule that serve a case."""
         if case.collective in ("p2p", "barrier"):
             return ""
+        params: dict[str, Any] = dict(case.params)
         return self._comm.explain(
             case.collective,
             max(case.counts, default=0),
@@ -88,7 +89,7 @@ class OurCalls(Contender):
             registered=registered and not case.unequal,
             device=self._device,
             algorithm=self._pin,
-            **case.params,
+            **params,
         )
 
     def _call(self, case: CallCase, x: Any, out: Any, suffix: str = "") -> Call:

@@ -94,6 +94,11 @@ def _results(
     return results
 
 
+def left_by(plan: Plan, values: Values) -> Meaning:
+    """Return what a plan leaves in every output, and how that was made."""
+    return _results(plan, values).meaning()
+
+
 def _check_kin(plan: Plan, means: Program | Plan) -> None:
     """Raise unless both are of one collective, among the same ranks."""
     for what in ("collective", "num_ranks", "split", "params"):

@@ -21,11 +21,13 @@ from stretto.runtime.calls.logs import say_chosen
 from stretto.runtime.calls.requests.request import Request
 from stretto.runtime.calls.requests.verb import VERBS
 from stretto.runtime.calls.runner import CallRunner
+from stretto.runtime.choice.bits import ANY, INVARIANT, PROMISING, bits_in
 from stretto.runtime.choice.fused import fused_choice
-from stretto.runtime.choice.plans import plan_of
+from stretto.runtime.choice.plans import plan_of, why_bits_vary
 from stretto.runtime.choice.question import (
     STAGED,
     ZERO_COPY,
+    Choice,
     FrozenParams,
     Question,
     dtype_class,
@@ -63,6 +65,7 @@ def launch_of(
         in_place=memory == STAGED or request.in_place or rooted,
         params=params,
         hosts=calls.hosts,
+        bits=_bits(calls, request),
     )
     call = request.call
     if fused is not None:
@@ -70,6 +73,16 @@ def launch_of(
     kind = LaunchKind(asked, call, request.pin)
     launch: Launch = known_launch(calls, kind, lambda: prepare(calls, kind, session))
     return launch
+
+
+def _bits(calls: CallRunner, request: Request) -> str:
+    """Return what a call's sums promise: what it says, or else all calls do."""
+    if request.collective not in PROMISING:
+        return ANY
+    if request.bits is None:
+        return calls._profiles.bits
+    where = f"rank {calls.rank}: {request.collective}: bits"
+    return bits_in(request.bits, where)
 
 
 def known_launch(
@@ -120,11 +133,23 @@ def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
             f"rank {calls.rank}: {asked.collective}: schedule {choice.schedule} "
             f"{not_shared(asked)}"
         )
+    if asked.bits == INVARIANT:
+        check_bits(choice, asked, calls.rank)
     plan = plan_of(choice, asked)
     if calls._ahead is not None and pin is None:
         calls._ahead.note(asked)
     say_chosen(asked, call, pin, choice, calls.rank)
     return session.prepare(plan, call)
+
+
+def check_bits(choice: Choice, asked: Question, rank: int) -> None:
+    """Refuse what a caller named, where it does not keep the bits asked for."""
+    if asked.bits == INVARIANT and (why := why_bits_vary(choice, asked)):
+        raise CallError(
+            f"rank {rank}: {asked.collective}: bits={INVARIANT!r}, and "
+            f"{choice.algorithm.name} {why}; want an algorithm that adds all ranks at "
+            f"once, in their order, such as one_shot or two_shot, or bits={ANY!r}"
+        )
 
 
 def selector_of(calls: CallRunner, device: str) -> Selector:

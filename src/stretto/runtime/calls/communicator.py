@@ -24,7 +24,7 @@ from stretto.runtime.calls.forms.coalesced import coalesced
 from stretto.runtime.calls.hints import argument_hint, attribute_hint
 from stretto.runtime.calls.methods import started
 from stretto.runtime.calls.runner import OWNER, Claim
-from stretto.runtime.choice.measured import Measured, agree
+from stretto.runtime.choice.measured import Measured, agree, of_one_rank
 from stretto.runtime.choice.rowrules import RowRule
 from stretto.trace import Seen, record
 
@@ -109,8 +109,8 @@ class Communicator(ElasticRunner):
         self._make_elastic(group, elastic)
         if comes_late:
             profiles, executor = Measured(), ""
-        if profiles is None and group.num_ranks > 1:
-            profiles = agree(group)
+        if profiles is None:
+            profiles = agree(group) if group.num_ranks > 1 else of_one_rank()
         if group.opens_late:
             executor = ""
         super().__init__(group, executor=executor, profiles=profiles)

@@ -9,7 +9,13 @@ from stretto.arrays import CPU
 from stretto.executors import Call
 from stretto.program import collectives
 from stretto.program.collectives import Shape
-from stretto.runtime.calls.choosing import full_size, selector_of, shared_arrays
+from stretto.runtime.calls.choosing import (
+    check_bits,
+    full_size,
+    selector_of,
+    shared_arrays,
+)
+from stretto.runtime.choice.bits import ANY, PROMISING, bits_in
 from stretto.runtime.choice.plans import frozen, plan_of
 from stretto.runtime.choice.question import STAGED, ZERO_COPY, Question, dtype_class
 from stretto.runtime.choice.select import Pin, members_of_pin
@@ -24,6 +30,7 @@ def explain(
     registered: bool = False,
     device: str = CPU,
     algorithm: Pin = None,
+    bits: str | None = None,
     **params: object,
 ) -> str:
     """Return which algorithm and schedule would serve such a call, as a pin.
@@ -56,11 +63,22 @@ def explain(
         params=given,
         dtypes=dtype_class(dtype),
         hosts=self.hosts,
+        bits=_bits(self, collective, bits),
     )
     choice = selector_of(self, device).choose(asked, pin)
+    check_bits(choice, asked, self.rank)
     module = executors.get(device)
     trusted = module.trusted(plan_of(choice, asked), call)
     notes = [f"trusted: {trusted}"] if trusted else []
     if self.hosts:
         notes.append(module.between_hosts())
     return f"{choice}  # {'; '.join(notes)}" if notes else str(choice)
+
+
+def _bits(self: Any, collective: str, given: str | None) -> str:
+    """Return what such a call's sums promise."""
+    if given is not None:
+        bits_in(given, f"rank {self.rank}: explain: bits")
+    if collective not in PROMISING:
+        return ANY
+    return str(self.bits) if given is None else given

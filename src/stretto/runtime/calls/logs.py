@@ -12,6 +12,7 @@ import warnings
 
 from stretto.executors import Call
 from stretto.runtime.choice.beside import Beside
+from stretto.runtime.choice.bits import ANY
 from stretto.runtime.choice.question import Choice, Question
 from stretto.runtime.choice.select import Pin
 
@@ -49,7 +50,7 @@ def say_chosen(
         return
     log.log(
         level,
-        "rank %d of %d: %s of %d bytes, %s %s, on %s, arrays %s, %s: %s (%s)",
+        "rank %d of %d: %s of %d bytes, %s %s, on %s, arrays %s, %s: %s (%s%s)",
         rank,
         asked.num_ranks,
         asked.collective,
@@ -61,4 +62,5 @@ def say_chosen(
         "in place" if asked.in_place else "out of place",
         choice,
         "pinned" if pin and not isinstance(pin, Beside) else "chosen",
+        "" if asked.bits == ANY else f", bits {asked.bits}",
     )

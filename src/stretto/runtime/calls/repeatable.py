@@ -31,7 +31,7 @@ def repeated(
             f"rank {self.rank}: repeated(epilogue={type(epilogue).__name__}); want "
             f"what @epilogue made, called with its inputs, as in the call"
         )
-    key = "all_reduce", id(x), id(out), "sum", None, None, None
+    key = "all_reduce", id(x), id(out), "sum", None, None, None, None
     return find_epilogue(self, key, x, out, epilogue)
 
 
@@ -50,7 +50,7 @@ def repeated_in_place(
     current. Of such a one an event and another stream may be given, as handles: the
     call is then behind what that stream was given so far, and the event behind it.
     """
-    key = "all_reduce", id(x), id(None), op, algorithm, None, None
+    key = "all_reduce", id(x), id(None), op, algorithm, None, None, None
     try:
         seen = look(key, x, None, self._sessions)
         found = None if seen is None else self._calls.get(seen[0])

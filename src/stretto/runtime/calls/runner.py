@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from stretto import executors
@@ -21,6 +22,7 @@ from stretto.runtime.calls.known import KnownCall, KnownCalls
 from stretto.runtime.calls.requests.arguments import odd, read
 from stretto.runtime.calls.requests.request import Caller
 from stretto.runtime.calls.work import CallThread
+from stretto.runtime.choice.bits import bits_in
 from stretto.runtime.choice.measured import Measured
 from stretto.runtime.choice.select import Pin, members_of_pin
 from stretto.runtime.choice.selector import Selector
@@ -91,6 +93,22 @@ class CallRunner:
         # a rank that is elsewhere hears of it at its next call
         if executor:
             self._session(executor)
+
+    @property
+    def bits(self) -> str:
+        """What an all_reduce promises of its bits where it is not told: `any` at first.
+
+        Or what STRETTO_BITS says to rank 0. With `invariant`, an element's bits do not
+        depend on how many lie beside it. All ranks set it alike; parts begin with it.
+        """
+        return self._profiles.bits
+
+    @bits.setter
+    def bits(self, given: str) -> None:
+        """Change it, for calls from now on."""
+        bits = bits_in(given, f"rank {self.rank}: bits")
+        self._profiles = replace(self._profiles, bits=bits)
+        self._calls.clear()
 
     def _caller(self, verb: str, dtype: str | None, pin: Pin = None) -> Caller:
         return Caller(

@@ -36,6 +36,12 @@ class Fused(CallOptions, total=False):
     epilogue: Bound | None
 
 
+class Summed(Fused, total=False):
+    """Of those whose sums may promise more than their type does."""
+
+    bits: str | None
+
+
 class Counted(CallOptions, total=False):
     """Of those whose counts may lie on the GPU."""
 
@@ -50,9 +56,13 @@ class Received(Counted, total=False):
 
 @verb(Content.WHOLE, Content.WHOLE)
 def all_reduce(
-    self: Any, x: Any, op: str | Operator = "sum", **options: Unpack[Fused]
+    self: Any, x: Any, op: str | Operator = "sum", **options: Unpack[Summed]
 ) -> Any:
-    """Combine everybody's `x`, in `x` itself or in `out`."""
+    """Combine everybody's `x`, in `x` itself or in `out`.
+
+    With `bits="invariant"` an element's bits depend on the ranks' elements alone: not
+    on the size of `x`, nor on how the call is run. Without, see `Communicator.bits`.
+    """
 
 
 @verb(Content.PART, Content.PARTS)

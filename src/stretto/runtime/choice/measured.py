@@ -15,6 +15,7 @@ from typing import Any
 from stretto.errors import TopologyError
 from stretto.executors import Group
 from stretto.program import algorithms
+from stretto.runtime.choice.bits import ANY, VARIABLE, bits_in, bits_of_environment
 from stretto.runtime.choice.select import Profile
 
 
@@ -24,16 +25,20 @@ class Measured:
 
     texts: Mapping[str, str] = field(default_factory=dict)
     lacking: frozenset[str] = frozenset()
+    bits: str = ANY
+    """What sums promise where a call does not say: rank 0's environment tells."""
 
     def said(self) -> dict[str, Any]:
         """Return them for who comes later; `of` makes them again."""
-        return {"texts": dict(self.texts), "lacking": sorted(self.lacking)}
+        texts, lacking = dict(self.texts), sorted(self.lacking)
+        return {"texts": texts, "lacking": lacking, "bits": self.bits}
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Measured:
         """Return what was said by another rank."""
         lacking = frozenset(said.get("lacking", ()))
-        return cls(texts=said.get("texts", {}), lacking=lacking)
+        bits = said.get("bits", ANY)
+        return cls(texts=said.get("texts", {}), lacking=lacking, bits=bits)
 
     def profile(self, executor: str) -> Profile | None:
         """Return what was measured with an executor, without what cannot be used."""
@@ -44,14 +49,23 @@ class Measured:
 def agree(group: Group) -> Measured:
     """Return the profiles that rank 0 reads, the same on every rank (collective)."""
     own = Profile.of_user() if group.rank == 0 else {}
-    texts = group.exchange({"profiles": own})[0][0]["profiles"]
+    said = {"profiles": own, "bits": bits_of_environment()}
+    first = group.exchange(said)[0][0]
+    texts, bits = first["profiles"], bits_in(first["bits"], f"{VARIABLE} of rank 0")
     if not texts:
-        return Measured()
+        return Measured(bits=bits)
     lacking = sorted(_named(texts) - set(algorithms.names()))
-    said = group.exchange({"lacking": lacking})
+    known = group.exchange({"lacking": lacking})
     return Measured(
-        texts=texts, lacking=frozenset(name for m, _ in said for name in m["lacking"])
+        texts=texts,
+        lacking=frozenset(name for m, _ in known for name in m["lacking"]),
+        bits=bits,
     )
+
+
+def of_one_rank() -> Measured:
+    """Return what holds where there is nobody to agree with."""
+    return Measured(bits=bits_in(bits_of_environment(), VARIABLE))
 
 
 def _named(texts: Mapping[str, str]) -> set[str]:

@@ -7,15 +7,18 @@ but its arguments.
 from __future__ import annotations
 
 import functools
+import json
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from stretto import caches
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Move, Plan, ProvedPlan, Schedule, Space, settled_hosts
-from stretto.compiler.verify import proved_once, verify, verify_plan
+from stretto.compiler.verify import Orders, orders, proved_once, verify, verify_plan
 from stretto.errors import PlanError, StrettoError
 from stretto.program.ir import Params, Program, Verified
 from stretto.program.lang import Algorithm
+from stretto.runtime.choice.bits import INVARIANT
 from stretto.runtime.choice.kept import KEPT_FROM, are_shipped, kept_at, said_by
 from stretto.runtime.choice.question import Choice, FrozenParams, Question
 
@@ -60,13 +63,14 @@ class _Wanted(NamedTuple):
 
 def plan_of(option: Choice, asked: Question) -> ProvedPlan:
     """Return the plan of a choice for a call, proved."""
-    return proved_plan(
-        option.algorithm,
-        asked.num_ranks,
-        asked.params,
-        option.schedule,
-        asked.in_place,
-        asked.hosts,
+    return _proved(_wanted(option, asked))
+
+
+def _wanted(option: Choice, asked: Question) -> _Wanted:
+    algorithm, schedule = option
+    in_place = asked.in_place or not schedule.zero_copy
+    return _Wanted(
+        algorithm, asked.num_ranks, asked.params, schedule, in_place, asked.hosts
     )
 
 
@@ -75,10 +79,30 @@ def works(option: Choice, asked: Question) -> bool:
     if option.algorithm.refuses(asked.num_ranks):
         return False
     try:
+        if asked.bits == INVARIANT and why_bits_vary(option, asked):
+            return False
         plan_of(option, asked)
     except StrettoError:
         return False
     return True
+
+
+def why_bits_vary(option: Choice, asked: Question) -> str:
+    """Return why a choice does not keep bits invariant, as an end of a sentence; or "".
+
+    Its program tells soon; that its plan adds in the same order, the plan itself does.
+    """
+    algorithm = option.algorithm
+    if algorithm.kernel is not None:
+        return "is a kernel by hand: in which order it adds is said, and not proved"
+    program = proved_program(algorithm, asked.num_ranks, asked.params, asked.hosts)
+    found = _program_orders(program)
+    if found.rank_order:
+        found = _orders(_wanted(option, asked))
+    if found.rank_order:
+        return ""
+    several = f", in {len(found.trees)} orders" if len(found.trees) > 1 else ""
+    return f"adds otherwise ({found.trees[0]}{several})"
 
 
 def proved_plan(
@@ -101,22 +125,47 @@ def proved_plan(
 @functools.lru_cache(maxsize=512)
 def _proved(wanted: _Wanted) -> ProvedPlan:
     """Prove it, unless a process of this user has done so."""
-    algorithm, num_ranks, params, schedule, in_place, hosts = wanted
+    _, num_ranks, _, schedule, in_place, hosts = wanted
     if num_ranks < KEPT_FROM:
         return _prove(wanted)
-    if are_shipped((algorithm,)):
-        who = f"{algorithm.name} {params}"
-    else:
-        who = said_by(wanted.program.value)
     where = settled_hosts(hosts, num_ranks)
 
     def is_asked(plan: Plan) -> bool:
         said = plan.num_ranks, plan.schedule, plan.in_place, plan.hosts
         return said == (num_ranks, schedule, in_place, where)
 
-    facts = who, str(num_ranks), str(schedule), str(in_place), repr(hosts)
-    path = kept_at("proved", *facts)
+    path = kept_at("proved", *_facts(wanted))
     return proved_once(path, lambda: _prove(wanted), is_asked=is_asked)
+
+
+def _facts(wanted: _Wanted) -> tuple[str, ...]:
+    """Return all that a plan depends on, beside the library."""
+    algorithm, num_ranks, params, schedule, in_place, hosts = wanted
+    if are_shipped((algorithm,)):
+        who = f"{algorithm.name} {params}"
+    else:
+        who = said_by(wanted.program.value)
+    return who, str(num_ranks), str(schedule), str(in_place), repr(hosts)
+
+
+@functools.lru_cache(maxsize=512)
+def _orders(wanted: _Wanted) -> Orders:
+    """Return in which orders a plan adds; of many ranks, one process finds out."""
+    if wanted.num_ranks < KEPT_FROM:
+        return orders(_proved(wanted))
+    path = kept_at("orders", *_facts(wanted))
+    data = caches.once(path, lambda: json.dumps(orders(_proved(wanted))).encode())
+    try:
+        trees, rank_order = json.loads(data)
+        return Orders(trees=tuple(map(str, trees)), rank_order=rank_order is True)
+    except (ValueError, TypeError) as e:
+        caches.discard(path, f"cannot be read: {type(e).__name__}: {e}")
+        return orders(_proved(wanted))
+
+
+@functools.lru_cache(maxsize=256)
+def _program_orders(program: Verified[Program]) -> Orders:
+    return orders(program)
 
 
 def _prove(wanted: _Wanted) -> ProvedPlan:

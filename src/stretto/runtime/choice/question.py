@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from stretto.compiler.plan import Schedule
 from stretto.program.lang import Algorithm
+from stretto.runtime.choice.bits import ANY
 
 FrozenParams: TypeAlias = tuple[tuple[str, object], ...]
 """Parameters as something that can be hashed."""
@@ -44,6 +45,8 @@ class Question:
     """The host of each rank; empty: all are on one."""
     beside: bool = False
     """Whether others run beside it: rows that were measured so are about it."""
+    bits: str = ANY
+    """What its sums promise: `invariant` ones are added in rank order only."""
 
 
 def dtype_class(dtype: str) -> str:

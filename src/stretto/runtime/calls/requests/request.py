@@ -47,6 +47,7 @@ class Request:
     """An output that nobody writes: the caller gets zeros."""
     pin: Pin = None
     stream: Any = None
+    bits: object = None  # None: as the communicator says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class Caller:
     """What its arrays look like, where that was read."""
     pin: Pin = None
     stream: Any = None
+    bits: object = None
 
     @property
     def shape(self) -> Shape:
@@ -224,6 +226,7 @@ class Caller:
             idle=idle,
             pin=self.pin,
             stream=self.stream,
+            bits=self.bits,
         )
 
 
@@ -242,6 +245,7 @@ def examined(
         seen=seen,
         pin=pin,
         stream=given.get("stream"),
+        bits=given.get("bits"),
     )
     if verb.x is Content.NOTHING:
         return who.request(verb.collective, None, None, counts=())
