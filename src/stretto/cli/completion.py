@@ -125,8 +125,8 @@ def _fish(places: list[_Place]) -> str:
         if below:
             inner = f"not __fish_seen_subcommand_from {' '.join(below)}"
             seen = f"{seen}; and {inner}" if seen else inner
-        when = f"complete -c stretto -n {shlex.quote(seen)}" if seen else ""
-        when = when or "complete -c stretto"
+        when = "complete -c stretto"
+        when += f" -n {shlex.quote(seen)}" if seen else ""
         for word, about in place.words.items():
             known = place.values.get(word, ())
             more = f" -x -a {_quoted(known)}" if known else ""

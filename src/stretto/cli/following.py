@@ -25,6 +25,8 @@ _TIME = re.compile(r"([0-9.]+)(us|ms|s)")
 _COMPUTE = "compute"
 _MOST_US = 1e9
 _MOST_CALLS = 4096
+_MOST_ROWS = 1 << 25
+"""Of steps in a recording: two gigabytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def joined(
     """Return one recording of all parts, as often as they are repeated."""
     calls, steps, kinds = [], [], list[CallKind]()
     marks: list[tuple[int, int]] = []
-    now, number = 0, 0
+    now, number, num_rows = 0, 0, 0
     whole: Recording | None = None
     for part in [part for _ in range(repeat) for part in parts]:
         if not part.target:
@@ -88,6 +90,13 @@ def joined(
         whole, number = whole or one, number + 1
         if one.kinds[0] not in kinds:
             kinds.append(one.kinds[0])
+        num_rows += len(one.steps)
+        if num_rows > _MOST_ROWS:
+            raise CallError(
+                f"--repeat {repeat} with --trace: more than {_MOST_ROWS} steps, of "
+                f"which {part.target} {part.size} alone has {len(one.steps)}; want "
+                "fewer repeats, or no recording"
+            )
         calls.append(_moved(one.calls, number, now))
         calls[-1]["kind"] = kinds.index(one.kinds[0])
         steps.append(_moved(one.steps, number, now))

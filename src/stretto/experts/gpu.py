@@ -209,8 +209,10 @@ class GpuExperts:
         """Enqueue a dispatch on the current stream."""
         g = self.geometry
         self._require_no_gradients("dispatch", x, weights)
-        tokens = x.shape[0] if isinstance(x, Tensor) and x.dim() else "T"
-        self._check(x, "dispatch: x", (tokens, g.hidden), self._kind)
+        has_rows = isinstance(x, Tensor) and x.dim() > 0
+        tokens = x.shape[0] if has_rows else 0
+        shape_of_x = (tokens if has_rows else "T", g.hidden)
+        self._check(x, "dispatch: x", shape_of_x, self._kind)
         if tokens > g.max_tokens:
             raise self._refused(
                 f"dispatch: {tokens} tokens; want at most max_tokens={g.max_tokens}"

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from stretto.cli import following
 from stretto.studio import NamedInputs, Studio
 from stretto.trace import MARKS, read
 
@@ -87,6 +88,18 @@ def test_what_is_no_step_is_refused(stretto, more, said):
 
     assert 2 == status
     assert said in error
+
+
+def test_a_recording_that_would_fill_memory_is_refused(stretto, tmp_path, monkeypatch):
+    """Before it does, with what its parts have."""
+    monkeypatch.setattr(following, "_MOST_ROWS", 10_000)
+    path = tmp_path / "step.trace"
+
+    status, _, error = stretto(*STEP, "--repeat", "4000", "--trace", str(path))
+
+    assert 2 == status
+    assert "--repeat 4000 with --trace: more than 10000 steps" in error
+    assert not path.exists()
 
 
 @pytest.mark.slow

@@ -120,6 +120,8 @@ def one_rank(world, rank, g, cases, made):
             as_tensor(cases[0].xs[0][:1]).repeat(12, 1),
             torch.zeros(12, g.top_k, dtype=torch.int64),
         )
+    with pytest.raises(CallError, match=rf"dispatch: x is list; want T x {g.hidden}"):
+        ep.dispatch([1.0], given[1])
     with pytest.raises(CallError, match="dispatch: tensors that autograd follows"):
         ep.dispatch(given[0].float().requires_grad_(), *given[1:])
     return found

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from stretto.errors import CallError  # noqa: E402
 from stretto.torch.fusing import fuse  # noqa: E402
 from stretto.torch.fusing.report import FuseReport  # noqa: E402
 
@@ -34,6 +35,24 @@ def test_a_mode_stands_for_its_options(compiled, mode):
     assert "mode" not in compiled
     assert options.pop("post_grad_custom_pre_pass") is not None
     assert options == (list_mode_options(mode, False) if mode else {})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": "max-autotune"}, "mode='max-autotune' is for torch.compile"),
+        ({"backend": "eager"}, "backend='eager' is for torch.compile"),
+        ({"dynamic": True, "mode": None}, "dynamic=True, mode=None are for"),
+    ],
+)
+def test_what_torch_compile_reads_is_refused_without_it(given, said):
+    """It was passed over, in silence; the model stays as it was."""
+    model = torch.nn.ReLU()
+
+    with pytest.raises(CallError, match=said):
+        fuse(model, **given)
+
+    assert not hasattr(model, "fusion")
 
 
 def test_options_beside_a_mode_count(compiled):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from stretto.errors import CallError
 from stretto.torch.fusing import modules
 from stretto.torch.fusing.report import FuseReport
 
@@ -32,6 +34,7 @@ def fuse(
     """
     report = FuseReport()
     if not compile:
+        _refuse(backend, options)
         modules.fuse_modules(model, group, report)
         model.fusion = report
         return model
@@ -46,6 +49,18 @@ def fuse(
         made = torch.compile(model, backend=over(backend, report), **options)
     made.fusion = report
     return made
+
+
+def _refuse(backend: str, options: Mapping[str, Any]) -> None:
+    """Refuse what only torch.compile would read."""
+    given = [f"{name}={value!r:.40}" for name, value in options.items()]
+    if backend != "inductor":
+        given.insert(0, f"backend={backend!r:.40}")
+    if given:
+        raise CallError(
+            f"fuse: {', '.join(given)} {'is' if len(given) == 1 else 'are'} for "
+            "torch.compile; want compile=True beside it, or a model fused as it is"
+        )
 
 
 def _of_mode(mode: str | None, dynamic: bool | None) -> dict[str, Any]:
