@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+from functools import partial
 
 import pytest
 from cuda_fakes import on_ranks
@@ -18,6 +19,7 @@ from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver  # noqa: E402
 from stretto.executors.cuda.launching import kernels  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
+from stretto.fabric.workers import Workers  # noqa: E402
 from stretto.runtime.calls import Communicator  # noqa: E402
 from stretto.runtime.choice import Beside  # noqa: E402
 from stretto.runtime.choice.beside import FEW_BLOCKS, FEW_FOR_BULK  # noqa: E402
@@ -236,15 +238,28 @@ def test_what_c_starts_is_four_calls_of_the_driver(fake, gpu, futures):
     alone(fake, work)
 
 
-def test_its_future_is_completed_on_the_groups_stream(fake, gpu, futures):
-    """By a thread of the group's: it is there for whoever waits, in order."""
+def test_its_future_is_completed_on_the_groups_stream(fake, gpu, futures, monkeypatch):
+    """By a thread of the group's: it is there for whoever waits, in order.
+
+    What is asked to follow one that is complete runs at once, where it is asked: so
+    the thread begins when it has been asked.
+    """
+    given, give = [], Workers.give
 
     def work(comm, asked):
         group, x = group_of(comm), torch.zeros(1 << 18)
+        mine = group._streams._completes
+
+        def take(workers, what):
+            (given.append if workers is mine else partial(give, workers))(what)
+
+        monkeypatch.setattr(Workers, "give", take)
         for _ in range(2):
             group._start_all_reduce(x, 0, None)
         future = started_by_c(group, x).get_future()
         seen = future.then(lambda f: (gpu.now, f.value()))
+        (what,) = given
+        give(mine, what)
         assert (SIDE, [x]) == seen.wait()
         assert CALLER == gpu.now
         group._streams.close()
