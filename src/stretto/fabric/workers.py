@@ -30,6 +30,8 @@ class Workers:
         self._name, self._begin = name, begin
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._running: set[int] = set()
+        """Those that have not ended, also while they are being stopped."""
         self._lock = threading.Lock()
 
     def open(self, most: int = 1) -> None:
@@ -60,7 +62,7 @@ class Workers:
     @property
     def is_here(self) -> bool:
         """Return whether the caller is one of them."""
-        return threading.current_thread() in self._threads
+        return threading.get_ident() in self._running
 
     @property
     def is_empty(self) -> bool:
@@ -68,14 +70,22 @@ class Workers:
         return self._tasks.empty()
 
     def _run(self) -> None:
-        self._begin()
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except Exception as e:
-                if is_interruption(e):
-                    raise
-                say_fault(e)
+        me = threading.get_ident()
+        self._running.add(me)
+        try:
+            self._begin()
+            while (task := self._tasks.get()) is not None:
+                self._do(task)
+        finally:
+            self._running.discard(me)
+
+    def _do(self, task: Task) -> None:
+        try:
+            task()
+        except Exception as e:
+            if is_interruption(e):
+                raise
+            say_fault(e)
 
     def stop(self, within_s: float | None = 0.0) -> None:
         """End them once they have done what they were given; wait for that so long."""

@@ -243,6 +243,18 @@ def calls_beside_others(comm):
     return blocking, started, received, members, pair
 
 
+def closed_at_once(comm):
+    """Return what calls gave that were started, and not begun, before the close."""
+    n, r = comm.num_ranks, comm.rank
+    sums = [comm.all_reduce_async(np.full(100 + k, r + 1.0)) for k in range(20)]
+    after, before = (r + 1) % n, (r - 1) % n
+    for k in range(5):
+        comm.send_async(np.full(10 + k, float(r)), to=after)
+    come = [comm.recv_async(np.empty(10 + k), source=before) for k in range(5)]
+    comm.close()
+    return [float(w.wait(30)[-1]) for w in sums], [float(w.wait(30)[0]) for w in come]
+
+
 def every_verb_started(comm):
     """Return the verbs whose started form gives something else, and what was tried."""
     n, r = comm.num_ranks, comm.rank
@@ -338,6 +350,13 @@ def test_started_calls_keep_their_order():
         assert [(rank - 1) % 4] * 2 == received
         assert [rank % 2 + 2, rank % 2] == members
         assert (2, 1 - rank // 2, rank == 0) == pair
+
+
+def test_started_calls_are_ended_by_a_close_that_comes_at_once():
+    """Most have not begun then; each is of another kind, which is no known call."""
+    found = stretto.spawn(closed_at_once, num_ranks=2)
+
+    assert [([3.0] * 20, [1.0] * 5), ([3.0] * 20, [0.0] * 5)] == found
 
 
 def test_in_place_is_a_rank_s_own_affair():

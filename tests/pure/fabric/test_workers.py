@@ -27,6 +27,22 @@ def test_tasks_are_done_in_order_by_one_thread_and_faults_end_nothing(monkeypatc
     assert 20 * [ZeroDivisionError] == said
 
 
+def test_what_is_left_when_they_are_stopped_is_done_by_one_of_them():
+    """It knows that it is: whoever asks would wait for itself."""
+    workers, seen, go = Workers("some"), [], threading.Event()
+    workers.give(lambda: go.wait(WAIT))
+    for _ in range(3):
+        workers.give(lambda: seen.append(workers.is_here))
+    stopping = threading.Thread(target=workers.stop, args=(WAIT,))
+    stopping.start()
+    stopping.join(0.05)
+    go.set()
+    stopping.join(WAIT)
+
+    assert [True] * 3 == seen
+    assert not workers.is_here
+
+
 def test_so_many_work_at_once_as_are_allowed_and_others_follow_an_end():
     """None is there before it is needed; after an end there are others."""
     workers, here = Workers("several"), threading.Barrier(3)
