@@ -191,18 +191,29 @@ def test_kernels_give_the_definition_bit_for_bit(tmp_path, kind, few, monkeypatc
             assert want.tobytes() == got[r].tobytes(), (turn, r)
 
 
-def test_an_id_that_is_no_expert_is_told_on_every_rank(tmp_path):
-    """Whose it is, where, and what it was; everybody leaves."""
-    g = geometry(2)
-    run, rng = Emulated(g, tmp_path), np.random.default_rng(4)
-    case = random_case(g, rng, (4, 6))
-    case.ids[1][5, 2] = 5
-    run.dispatch(case)
+@pytest.mark.parametrize(
+    "times", [3, pytest.param(1000, marks=pytest.mark.slow)], ids=["", "often"]
+)
+@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+def test_an_id_that_is_no_expert_is_told_on_every_rank(
+    tmp_path, times, few, monkeypatch
+):
+    """Whose it is, where, and what it was; everybody leaves.
 
-    for rank in range(2):
-        waiting, text = explain(run.there.record(rank), {})
-        assert [] == waiting
-        assert "rank 1: dispatch: choice 17 is 5; want experts 0 to 4" in text
+    Also the threads that wait for something else: whoever hears first tells why.
+    """
+    monkeypatch.setattr("stretto.experts.texts.MOST_FEW", 1 << 30 if few else 0)
+    g = geometry(2)
+    for _ in range(times):
+        run, rng = Emulated(g, tmp_path), np.random.default_rng(4)
+        case = random_case(g, rng, (4, 6))
+        case.ids[1][5, 2] = 5
+        run.dispatch(case)
+
+        for rank in range(2):
+            waiting, text = explain(run.there.record(rank), {})
+            assert "rank 1: dispatch: choice 17 is 5; want experts 0 to 4" in text
+            assert [] == waiting
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path):

@@ -65,8 +65,9 @@ __device__ __noinline__ void give_up(const Params& p, Place at, Kind kind, int s
   u32 absent = static_cast<u32>(roll), differ = static_cast<u32>(roll >> 32);
   const u64 claim = broken_value(kind, at.rank, peer, absent);
   const u64 found = atomicCAS(control_word(mine, BROKEN), 0ull, claim);
+  if (found != 0 && teller_of(found) == at.rank) return;  // another thread's: it says why
   if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return;
-  const bool told = !counts && found != 0 && teller_of(found) != at.rank;
+  const bool told = !counts && found != 0;
   Record* record = reinterpret_cast<Record*>(p.record);
   store_relaxed_word(&record->state, 1);
   if (told) kind = TOLD, peer = teller_of(found), got = found;

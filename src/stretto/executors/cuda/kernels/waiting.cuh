@@ -4,6 +4,8 @@
 // which it uses the control memory of every rank, the record, the deadline and, in a
 // registered kernel, the call's fingerprint. Whoever gives up claims its rank's broken
 // word, writes the record, and breaks the peers' words: everybody leaves, nothing traps.
+// A choice that is no expert breaks no peer's word: it came to every rank in a packet, and
+// each says itself what it was. Who breaks a word of its own rank's writes the record.
 #pragma once
 
 #include "deadline.cuh"
@@ -26,9 +28,10 @@ __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int pee
   const Kind kind = refused ? COUNTS : differ != 0 ? MISMATCH : TIMEOUT;
   const u64 claim = broken_value(kind, rank, peer, absent);
   const u64 found = atomicCAS(control_word(mine, BROKEN), 0ull, claim);
-  if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return false;
   const int teller = teller_of(found);
-  const bool told = !refused && found != 0 && teller != rank;
+  if (found != 0 && teller == rank) return false;  // another thread's: it says why
+  if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return false;
+  const bool told = !refused && found != 0;
   Record* record = reinterpret_cast<Record*>(home.record);
   store_relaxed_word(&record->state, 1);
   store_relaxed_word(&record->kind, told ? TOLD : kind);
@@ -48,7 +51,7 @@ __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int pee
   record->launch = launch;
   fence();
   store_relaxed_word(&record->state, 2);
-  for (u32 q = 0; q < MAX_RANKS && !told; ++q) {
+  for (u32 q = 0; q < MAX_RANKS && !told && !refused; ++q) {
     if (q != static_cast<u32>(rank) && home.control[q] != 0) {
       store_relaxed_word(control_word(home.control[q], BROKEN), claim);
     }
