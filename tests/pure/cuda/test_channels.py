@@ -126,10 +126,11 @@ def test_a_kernel_of_the_users_compiles_against_the_headers(arch):
 @pytest.mark.parametrize(("has_context", "entered"), [(False, 1), (True, 0)])
 def test_a_kernel_of_ones_own_may_be_launched_by_any_thread(fake, has_context, entered):
     """One without a context gets the session's; another's is left alone."""
-    has, launch = [has_context], fake._launch
+    said, launch = [], fake._launch
 
     def launched(*given):
-        return launch(*given) if has[0] else 201  # CUDA_ERROR_INVALID_CONTEXT
+        has = has_context or threading.get_ident() in said  # each thread has its own
+        return launch(*given) if has else 201  # CUDA_ERROR_INVALID_CONTEXT
 
     fake._launch = launched
 
@@ -137,10 +138,9 @@ def test_a_kernel_of_ones_own_may_be_launched_by_any_thread(fake, has_context, e
         session = CudaSession(group)
         session.load_kernel = lambda kernel: Loaded(None, 5, kernel)
         own = session.channels(4096).kernel("text", "symbol")
-        said = []
+        said.clear()
 
         def enter(context):
-            has[0] = True
             said.append(threading.get_ident())
             return (fake.CUresult.CUDA_SUCCESS,)
 
