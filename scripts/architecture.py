@@ -68,8 +68,9 @@ Bytes leave a process here, and nowhere else:
   it is asked for; `fabric/hop/ucx` and `fabric/hop/nixl` (their libraries do it). And
   `fabric/hop/trips.py`, which measures a bare socket beside them.
 - To processes of this host: `fabric/channel/rings.py`, `transfer/copying/compiled.py`
-  and `executors/cpu/running/kernels.py` store in memory that both map; the second also
-  in another process's own, by the kernel (`process_vm_writev`).
+  and `executors/cpu/running/kernels.py` store in memory that both map. The second, and
+  `executors/cpu/running/instructions.py` for large messages, also have the kernel copy
+  between two processes' own memory (`process_vm_readv`, `process_vm_writev`).
 - To other GPUs: kernels that `executors/cuda/codegen` writes, and the copies of
   `executors/cuda/launching/copies.py` and `executors/cuda/transfers/mover.py`.
 - Of the meeting: `fabric/wire.py` (frames, with descriptors) and `fabric/porch.py`

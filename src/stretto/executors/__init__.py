@@ -265,12 +265,13 @@ whether two arguments are still these. They are NumPy arrays or None, and are kn
 class Session(Protocol):
     """One executor's memory and plans for one communicator.
 
-    Every session has all of these; those of an executor that cannot do something
-    inherit what refuses it here.
+    What an executor cannot do, its sessions inherit as a refusal.
     """
 
     renews: bool = False
     """Whether it goes on with other ranks; where not, it is opened anew for them."""
+    across: bool = False
+    """Whether the kernel copies between ranks' memories; alike on every rank."""
     same_arrays: SameArrays | None = None
     """Where it is compiled; otherwise whoever asks is to look himself."""
 
@@ -278,10 +279,7 @@ class Session(Protocol):
         """Return registered memory, at the same offset on every rank (collective)."""
 
     def offset(self, array: Any) -> int | None:
-        """Return where registered memory begins in the slab, or None.
-
-        Cheap enough to ask in every call.
-        """
+        """Return where registered memory begins in the slab, or None; at once."""
 
     def offset_at(self, address: int, nbytes: int) -> int | None:
         """Return the same of memory that is known by where it lies."""

@@ -183,6 +183,8 @@ def _ways(asked: Question) -> Iterator[Schedule]:
         yield Schedule(protocol="packets")
     yield Schedule(protocol="bulk")
     yield Schedule(protocol="bulk", direction="pull")
+    if asked.across:
+        yield Schedule(direction="pull", memory="across")
     if asked.memory != "zero_copy":
         return
     for direction in ("pull", "push"):
@@ -198,7 +200,7 @@ def _ways(asked: Question) -> Iterator[Schedule]:
 def _numbers(asked: Question, schedule: Schedule) -> Iterator[Schedule]:
     if asked.executor == "cpu":
         yield schedule
-        if schedule.memory == "zero_copy" and schedule.tile_bytes < _part(asked):
+        if schedule.memory != "staged" and schedule.tile_bytes < _part(asked):
             yield replace(schedule, tile_bytes=_WHOLE)
         if schedule.protocol == "bulk" and schedule.memory == "staged":
             for tile in _TILES:

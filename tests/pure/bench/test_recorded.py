@@ -60,7 +60,7 @@ class Machine:
         self.gpu, self.now, self.compiled_at = gpu, 5.0, 5.0  # ranks have started
         self.compiled, self.waiting, self.asks = set(), [], []
         self.arch, self.rank, self.num_ranks, self.rebuilt = (9, 0), 0, 1, 0
-        self.pools = self
+        self.pools, self._sessions = self, {}
         self.rng = np.random.default_rng(0)
 
     def monotonic(self):

@@ -1,5 +1,7 @@
 """Profiles: what is chosen by size, what is passed over, what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from stretto.errors import TopologyError
@@ -143,7 +145,50 @@ def test_every_pin_of_a_shipped_profile_exists(executor):
                     collective=rule.collective,
                     num_ranks=n,
                     nbytes=nbytes,
-                    memory=rule.memory,
+                    memory="staged" if rule.memory == "across" else rule.memory,
+                    across=rule.memory == "across",
                     params=params,
                 )
                 assert Profile.shipped(executor).choose(asked) is not None
+
+
+ACROSS = """
+executor = "cpu"
+[[rule]]
+collective = "permute"
+memory = "across"
+ranks = [2, 2]
+one_way = true
+sizes = [["1T", "permute/halves pull bulk across given:push"]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("pairs", "across", "expected"),
+    [
+        (((0, 1),), True, True),
+        (((0, 1),), False, False),
+        (((0, 1), (1, 0)), True, False),
+    ],
+)
+def test_a_row_across_is_for_who_may_and_one_way(pairs, across, expected):
+    """Where the kernel copies, and nobody both sends and receives."""
+    asked = Question(
+        executor="cpu", collective="permute", num_ranks=2, nbytes=1 << 20,
+        params=(("pairs", pairs),), across=across,
+    )  # fmt: skip
+    found = Profile.parse(ACROSS, "here").choose(asked)
+
+    assert expected == (found is not None)
+
+
+def test_a_pin_across_in_a_staged_row_is_passed_over_where_nothing_crosses():
+    """A table that was tuned elsewhere stops no call."""
+    text = ACROSS.replace('"across"', '"staged"').replace("one_way = true\n", "")
+    asked = Question(
+        executor="cpu", collective="permute", num_ranks=2, nbytes=1 << 20,
+        params=(("pairs", ((0, 1),)),),
+    )  # fmt: skip
+
+    assert Profile.parse(text, "here").choose(asked) is None
+    assert Profile.parse(text, "here").choose(replace(asked, across=True)) is not None

@@ -15,7 +15,7 @@ schedules = st.builds(
     Schedule,
     direction=st.sampled_from(["push", "pull"]),
     protocol=st.sampled_from(["packets", "bulk", "engine"]),
-    memory=st.sampled_from(["staged", "zero_copy"]),
+    memory=st.sampled_from(["staged", "zero_copy", "across"]),
     blocks=st.integers(1, 200),
     tile_bytes=st.integers(1, 1 << 30),
     phases=st.just({"copy": {"direction": "push"}}) | st.just({}),

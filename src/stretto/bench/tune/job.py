@@ -26,6 +26,7 @@ from stretto.bench.tune.memory import SearchMemory, decision_of
 from stretto.bench.workload.cases import CallCase, case_of
 from stretto.bench.workload.task import BenchTask
 from stretto.runtime.calls import Communicator
+from stretto.runtime.calls.choosing import copies_across
 from stretto.runtime.choice import Profile, Question, Selector, dtype_class, spell_size
 from stretto.search.halving import (
     Decision,
@@ -79,6 +80,7 @@ class Tuner:
             dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
         )  # fmt: skip
         self._selector = Selector(task.device, Profile(executor=task.device))
+        self._across = copies_across(comm, task.device)
         self._leading: dict[Key, tuple[str, ...]] = {}
         """The pins that a size asked for last: its neighbours try them, too."""
         self._simulated: dict[tuple[str, Question], float | None] = {}
@@ -268,6 +270,7 @@ class Tuner:
             num_ranks=case.num_ranks,
             nbytes=case.nbytes,
             memory="zero_copy" if self.task.registered else "staged",
+            across=not self.task.registered and self._across,
             in_place=case.in_place,
             params=tuple(sorted(case.params.items())),
             dtypes=dtype_class(case.dtype),

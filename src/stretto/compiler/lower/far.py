@@ -24,7 +24,7 @@ def refuse_far(program: Program, op: Op, how: Schedule, hosts: tuple[int, ...]) 
     far = [s.rank for s in op.srcs if hosts[s.rank] != hosts[op.dst.rank]]
     if not far or (how.direction == "push" and how.memory == "staged"):
         return
-    word = "pull" if how.direction == "pull" else "zero_copy"
+    word = "pull" if how.direction == "pull" else how.memory
     phase = f"{op.phase}:push+staged" if op.phase else "push and staged"
     raise CallError(
         f"{program.place(op)}: {program.name}: rank {op.dst.rank} (host "

@@ -79,8 +79,12 @@ def lower(
 def _refuse(schedule: Schedule) -> None:
     for how in (schedule, *(schedule.of(phase) for phase in schedule.phases)):
         packets = how.protocol == "packets"
-        if packets and (how.direction == "pull" or how.memory == "zero_copy"):
+        if packets and (how.direction == "pull" or how.memory != "staged"):
             raise CallError(
                 f"schedule {how}: packets announce themselves where they are pushed, "
                 "in staging; want push and staged, or bulk"
+            )
+        if how.memory == "across" and how.protocol != "bulk":
+            raise CallError(
+                f"schedule {how}: the kernel copies across what is plain; want bulk"
             )

@@ -181,7 +181,7 @@ class _Homes:
             return
         self.children[value.operands[0]].append(number)
         lo, hi = value.lo, value.hi
-        if value.how.memory == "zero_copy" and (number, lo, hi) in self.final:
+        if value.how.memory != "staged" and (number, lo, hi) in self.final:
             self.home[number] = self._buffer(Space.OUTPUT, value.rank, lo)
         else:
             packets = value.how.protocol == "packets"

@@ -11,7 +11,7 @@ from stretto.errors import CallError
 
 DIRECTIONS = ("push", "pull")
 PROTOCOLS = ("packets", "bulk", "engine")
-MEMORIES = ("staged", "zero_copy")
+MEMORIES = ("staged", "zero_copy", "across")
 _CHOICES = {"direction": DIRECTIONS, "protocol": PROTOCOLS, "memory": MEMORIES}
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,12}")
 _MOST = {"blocks": 1 << 16, "threads": 1 << 16, "tile_bytes": 1 << 40, "depth": 1 << 16}
@@ -24,7 +24,8 @@ class Schedule:
     push: the owner writes to the reader's memory; pull: the reader reads the owner's.
     packets: data that announce themselves; bulk: plain data, then a signal; engine:
     copy engines move, then a signal.
-    staged: peers touch only staging; zero_copy: they touch the caller's memory.
+    staged: peers touch only staging; zero_copy: they touch the caller's memory, which
+    they map; across: the kernel copies from it for them, between processes.
     """
 
     direction: str = "push"
@@ -64,9 +65,18 @@ class Schedule:
 
     @property
     def zero_copy(self) -> bool:
-        """Return whether peers touch the caller's memory in some phase."""
+        """Return whether peers touch the caller's memory in some phase: mapped."""
+        return "zero_copy" in self._memories
+
+    @property
+    def across(self) -> bool:
+        """Return whether the kernel copies from the caller's memory in some phase."""
+        return "across" in self._memories
+
+    @property
+    def _memories(self) -> tuple[str, ...]:
         phases = (changes.get("memory", "") for changes in self.phases.values())
-        return "zero_copy" in (self.memory, *phases)
+        return self.memory, *phases
 
     def __str__(self) -> str:
         """Return the text form, such as `push packets staged blocks=4`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from stretto.fabric.across import rule
 from stretto.fabric.jit import missing
 from stretto.fabric.memory import huge_pages, kind_of_file
 
@@ -16,6 +17,7 @@ def doctor() -> Mapping[str, str]:
         "interpreter": f"missing: {why}" if why else "compiled by Numba",
         "shared memory": kind_of_file(),
         "cores": str(os.cpu_count() or 1),
+        "copies between processes by the kernel": f"for {rule()}",
         "huge pages of shared memory": huge_pages() or "unknown",
     }
     if not why:

@@ -25,14 +25,16 @@ from stretto.executors import (
 )
 from stretto.executors.cpu.peers.far import FarHosts, FarSlab
 from stretto.executors.cpu.peers.faults import CallWatch
-from stretto.executors.cpu.running.encode import Memory, encode
+from stretto.executors.cpu.running.crossing import why_not_across
+from stretto.executors.cpu.running.encode import encode
 from stretto.executors.cpu.running.explain import explained
+from stretto.executors.cpu.running.places import Memory
 from stretto.executors.cpu.shared.heap import Heap
 from stretto.executors.cpu.shared.slab import CALL, Slab, SlabLayout
 from stretto.executors.cpu.sharing import OwnSlab, share
-from stretto.executors.cpu.words import Common, Header
+from stretto.executors.cpu.words import BETWEEN_BYTES, Common, Header
 from stretto.fabric.jit import require
-from stretto.fabric.memory import Span, prefault, require_shared_memory
+from stretto.fabric.memory import PAGE, Span, prefault, require_shared_memory
 from stretto.program.elements import check, dtype_name, storage
 from stretto.program.epilogues import Spec, evaluate
 from stretto.trace import close_ring, open_ring
@@ -60,6 +62,8 @@ class CpuSession(Session):
         self._group = group
         self._words = np.zeros(int(Common.END), dtype=np.int64)
         self._words[Common.EPOCH] = 1
+        self._between = np.empty(BETWEEN_BYTES + 2 * PAGE, np.uint8)
+        self._words[Common.BETWEEN] = -(-self._between.ctypes.data // PAGE) * PAGE
         most = max(group.num_ranks, group.most_ranks)
         self._mine = OwnSlab(SlabLayout(num_ranks=most), stays=group.most_ranks > 0)
         self._heap = Heap(group)
@@ -67,6 +71,8 @@ class CpuSession(Session):
         self._way: FarHosts | None = None
         self._memory: Memory | None = None
         self._known: set[str] = set()
+        self._copy = np.empty(0, np.uint8)
+        """Of the last input that peers copied from while its place was written."""
         self._ring = None
         try:
             self._share((None,) * group.num_ranks)
@@ -106,6 +112,7 @@ class CpuSession(Session):
         self._words[Common.EPOCH] = shared.epoch
         self._is_crowded = shared.crowded
         self._set_patience()
+        self.across = not shared.unfetched
         self._memory = Memory(
             rank=self._group.rank,
             slabs=tuple(s.address for s in self._slabs),
@@ -113,6 +120,7 @@ class CpuSession(Session):
             session=self._words.ctypes.data,
             layout=self._mine.slab.layout,
             cache_bytes=_cache_bytes(),
+            unfetched=shared.unfetched,
         )
 
     def renew(self, kept: Sequence[int | None]) -> bool:
@@ -234,9 +242,35 @@ class CpuSession(Session):
         launch = self._interpreter.launcher(encoded.table, watch.until_done)
         if call.aside:
             return _aside(launch)
+        if plan.value.schedule.across:
+            return self._apart(launch)
         if any(call.rows):
             return _repacking(launch, call.rows, self._group.num_ranks)
         return launch if call.epilogue is None else _ending(launch, call.epilogue)
+
+    def refuses(self, plan: ProvedPlan) -> str:
+        """Return why a plan does not run here, alike on every rank, or ""."""
+        assert self._memory is not None, "it is open"
+        if not plan.value.schedule.across:
+            return ""
+        return self._memory.unfetched or why_not_across(plan.value)
+
+    def _apart(self, launch: Launch) -> Launch:
+        """Return a launch that reads a copy of its input where the output overlaps it.
+
+        Peers copy from the input for as long as the call lasts.
+        """
+
+        def run(x: Any, out: Any) -> None:
+            if x is not None and out is not None and np.may_share_memory(x, out):
+                if self._copy.nbytes < x.nbytes:
+                    self._copy = np.empty(x.nbytes, np.uint8)
+                copy = self._copy[: x.nbytes].view(x.dtype)
+                np.copyto(copy, x)
+                x = copy
+            launch(x, out)
+
+        return run
 
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""

@@ -22,6 +22,7 @@ from stretto.executors.cpu.running.loaded import Interpreter, interpreter, is_ke
 from stretto.executors.cpu.shared.slab import ABI, Slab, SlabLayout
 from stretto.executors.cpu.words import Common
 from stretto.fabric import hop
+from stretto.fabric.across import Witness, admit, why_not
 from stretto.fabric.jit.together import await_compiled, load_together
 from stretto.fabric.memory import create_file, prefault
 
@@ -64,6 +65,8 @@ class SharedSlabs(NamedTuple):
     """The first that no rank has used."""
     heaps: tuple[Mapping[str, Any], ...]
     """What each said of its registered memory."""
+    unfetched: str
+    """Why the kernel does not copy from every other rank's memory, or nothing."""
 
 
 def share(
@@ -85,6 +88,9 @@ def share(
     fds: set[int] = set()
     said: dict[str, Any] = {"abi": ABI, "kept": is_kept(), **where(), "heap": heap}
     said |= {"most": places.num_ranks, "epoch": int(words[Common.EPOCH])}
+    admit()
+    witness = Witness()
+    said["witness"] = witness.dump()
     way = None
     try:
         if len(set(hosts)) > 1:
@@ -120,7 +126,22 @@ def share(
         crowded=is_crowded(group.rank, said_by, hosts),
         epoch=_unused(said_by),
         heaps=tuple(part["heap"] for part in said_by),
+        unfetched=_why_unfetched(group, [part["witness"] for part in said_by]),
     )
+
+
+def _why_unfetched(group: Group, witnesses: Sequence[Mapping[str, Any]]) -> str:
+    """Return why not all ranks can have the kernel copy from others, alike on all."""
+    if group.num_ranks == 1 or len(set(hosts_of(group))) > 1:
+        return "it is for several ranks on one host"
+    why = "STRETTO_ACROSS=0" if os.environ.get("STRETTO_ACROSS", "1") == "0" else ""
+    for peer, witness in enumerate(witnesses):
+        if peer != group.rank and not why and (said := why_not(witness)):
+            why = f"rank {peer}: {said}"
+    for rank, (part, _) in enumerate(group.exchange({"unfetched": why})):
+        if part["unfetched"]:
+            return f"rank {rank} cannot have the kernel copy: {part['unfetched']}"
+    return ""
 
 
 def _map_all(

@@ -7,10 +7,13 @@ A call's table is its header, scratch for operands, the lanes, and their instruc
     WAIT    next flag n peer step far
     PUT     next peer lane - - - base value offset nbytes step
     RAISE   next peer lane offset - side - - - n step
+    CROSS   next line word offset base value nbytes step peer - kernel gives
     END
 
-PUT and RAISE go to a rank on another host. Words marked - are filled in for each tile:
-with what precedes them they are the arguments of the hop's `put` and `signal`.
+CROSS has the kernel copy from a peer, or to it where it `gives`; the peer's line says
+where its memory lies, and why it cannot be reached is left. PUT and RAISE go to a rank
+on another host. Words marked - are filled in for each tile: with what precedes them
+they are the arguments of the hop's `put` and `signal`.
 
 An operand's address is `value` plus what its base says in this tile: staging and
 packets add their parity's distance, input and output where the caller's memory and the
@@ -26,6 +29,7 @@ import enum
 from stretto.fabric.jit.words import Words
 
 __all__ = [
+    "BETWEEN_BYTES",
     "FLAG",
     "PRIVATE",
     "RING_ABI",
@@ -39,6 +43,7 @@ __all__ = [
 
 RING_ABI = 1
 """The meaning of a ring's words that the interpreter was compiled for."""
+BETWEEN_BYTES = 1 << 16
 FLAG = 20
 """A flag is (epoch << FLAG) + n."""
 PRIVATE = -1
@@ -57,6 +62,8 @@ class Status(enum.IntEnum):
     """Peers would touch memory that they cannot reach; nothing was done."""
     BUSY = 4
     """Another thread is in a call of this session; nothing was done."""
+    UNREACHED = 5
+    """The kernel does not copy from a peer's memory."""
 
 
 class Code(enum.IntEnum):
@@ -68,6 +75,7 @@ class Code(enum.IntEnum):
     END = 3
     PUT = 4
     RAISE = 5
+    CROSS = 6
 
 
 class Base(enum.IntEnum):
@@ -157,7 +165,10 @@ class Common(Words):
     """Whether to write past the caches what is handed over."""
     TOOK = 27
     """What handing over took by late, in ns for 4 KB: through the caches, and past."""
-    END = 29
+    BETWEEN = 29
+    """Memory of two pages and `BETWEEN_BYTES`, through which a copy goes that would not
+    lie in its page as its source does."""
+    END = 30
 
 
 class Line(Words):
@@ -171,3 +182,7 @@ class Line(Words):
     FINGERPRINT = 1
     INPUT_OFFSET = 2
     OUTPUT_OFFSET = 3
+    INPUT = 4
+    """Of a call's line: where its arrays lie in its own process, and which that is."""
+    OUTPUT = 5
+    PID = 6

@@ -36,6 +36,10 @@ from stretto.runtime.choice.select import Pin
 from stretto.runtime.choice.selector import Selector
 
 _MOST_KINDS = 4096
+_ACROSS = (
+    "want plain calls by processes of one host, for which `stretto doctor` says that "
+    "it does, or 'staged' in it"
+)
 
 
 class LaunchKind(NamedTuple):
@@ -59,6 +63,7 @@ def launch_of(
         num_ranks=calls.num_ranks,
         nbytes=full_size(request.collective, request.call, params, calls.num_ranks),
         memory=memory,
+        across=memory == STAGED and _is_fetched(request, session, params),
         # Staged plans always allow calls in place: ranks may differ in it, and their
         # plans must not. With registered memory all ranks' arrays lie alike, so all
         # know; except where the root alone has both arrays.
@@ -117,6 +122,21 @@ def _memory(
     return ZERO_COPY
 
 
+def _is_fetched(request: Request, session: Session, params: FrozenParams) -> bool:
+    """Return whether the kernel may copy from the arrays that ranks have of their own.
+
+    Every rank can tell: it does not depend on which arrays these are.
+    """
+    plain = request.call.epilogue is None and not any(request.call.rows)
+    return session.across and plain and "members" not in dict(params)
+
+
+def copies_across(calls: CallRunner, device: str) -> bool:
+    """Return whether the kernel copies between ranks, where a session is open."""
+    session = calls._sessions.get(device)
+    return session is not None and session.across
+
+
 def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
     """Choose for a kind of call, prove, and bind it to an executor."""
     asked, call, pin = kind
@@ -132,6 +152,11 @@ def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
         raise CallError(
             f"rank {calls.rank}: {asked.collective}: schedule {choice.schedule} "
             f"{not_shared(asked)}"
+        )
+    if choice.schedule.across and not asked.across:
+        raise CallError(
+            f"rank {calls.rank}: {asked.collective}: schedule {choice.schedule}: the "
+            f"kernel does not copy between these ranks' memories; {_ACROSS}"
         )
     if asked.bits == INVARIANT:
         check_bits(choice, asked, calls.rank)

@@ -11,6 +11,7 @@ from stretto.program import collectives
 from stretto.program.collectives import Shape
 from stretto.runtime.calls.choosing import (
     check_bits,
+    copies_across,
     full_size,
     selector_of,
     shared_arrays,
@@ -60,6 +61,7 @@ def explain(
         num_ranks=self.num_ranks,
         nbytes=full_size(collective, call, given, self.num_ranks),
         memory=ZERO_COPY if shared else STAGED,
+        across=not shared and copies_across(self, device),
         params=given,
         dtypes=dtype_class(dtype),
         hosts=self.hosts,

@@ -68,15 +68,25 @@ def plan_of(option: Choice, asked: Question) -> ProvedPlan:
 
 def _wanted(option: Choice, asked: Question) -> _Wanted:
     algorithm, schedule = option
-    in_place = asked.in_place or not schedule.zero_copy
+    in_place = _in_place(schedule, asked.in_place)
     return _Wanted(
         algorithm, asked.num_ranks, asked.params, schedule, in_place, asked.hosts
     )
 
 
+def _in_place(schedule: Schedule, asked: bool) -> bool:
+    """Return whether a plan must serve calls in place.
+
+    Every staged plan does; where peers copy across, who calls in place works on a copy.
+    """
+    return (asked or not schedule.zero_copy) and not schedule.across
+
+
 def works(option: Choice, asked: Question) -> bool:
     """Return whether there is such a plan for a call: it is lowered and proved."""
     if option.algorithm.refuses(asked.num_ranks):
+        return False
+    if option.schedule.across and not asked.across:
         return False
     try:
         if asked.bits == INVARIANT and why_bits_vary(option, asked):
@@ -117,7 +127,7 @@ def proved_plan(
 
     `in_place`: whether it must serve calls in place, as every staged plan does.
     """
-    in_place = in_place or not schedule.zero_copy
+    in_place = _in_place(schedule, in_place)
     wanted = _Wanted(algorithm, num_ranks, params, schedule, in_place, hosts)
     return _proved(wanted)
 

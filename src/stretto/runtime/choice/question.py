@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from stretto.compiler.plan import Schedule
 from stretto.program.lang import Algorithm
@@ -11,7 +11,7 @@ from stretto.runtime.choice.bits import ANY
 
 FrozenParams: TypeAlias = tuple[tuple[str, object], ...]
 """Parameters as something that can be hashed."""
-STAGED, ZERO_COPY = "staged", "zero_copy"
+STAGED, ZERO_COPY, ACROSS = "staged", "zero_copy", "across"
 HALF, WHOLE = "half", "whole"
 
 
@@ -37,6 +37,9 @@ class Question:
     """The full vector: S of a size."""
     memory: str = STAGED
     """zero_copy when the arrays are registered: both memories are then possible."""
+    across: bool = False
+    """Whether the kernel copies between the ranks' memories: what is staged may then be
+    fetched so."""
     in_place: bool = True
     params: FrozenParams = ()
     dtypes: str = ""
@@ -47,6 +50,12 @@ class Question:
     """Whether others run beside it: rows that were measured so are about it."""
     bits: str = ANY
     """What its sums promise: `invariant` ones are added in rank order only."""
+
+    @property
+    def one_way(self) -> bool:
+        """Return whether it is a permutation in which nobody sends and receives."""
+        pairs: Any = dict(self.params).get("pairs", ())
+        return bool(pairs) and not {a for a, _ in pairs} & {b for _, b in pairs}
 
 
 def dtype_class(dtype: str) -> str:

@@ -24,7 +24,15 @@ from stretto.program.lang import Algorithm
 from stretto.registry import texts
 from stretto.runtime.choice.beside import Beside
 from stretto.runtime.choice.plans import works
-from stretto.runtime.choice.question import HALF, WHOLE, ZERO_COPY, Choice, Question
+from stretto.runtime.choice.question import (
+    ACROSS,
+    HALF,
+    STAGED,
+    WHOLE,
+    ZERO_COPY,
+    Choice,
+    Question,
+)
 from stretto.runtime.choice.rowrules import RowRule, ranks_in, text_in
 from stretto.runtime.choice.sizes import parse_size
 
@@ -88,6 +96,8 @@ class Rule:
     """The class of element types that it is about; nothing: all."""
     least: int = 0
     """Of smaller calls it says nothing."""
+    one_way: bool = False
+    """Whether it is only about permutations in which nobody sends and receives."""
     beside: bool = False
     """Whether it was measured beside a matmul and a late rank, or alone."""
 
@@ -96,12 +106,17 @@ class Rule:
         return (
             self.collective == asked.collective
             and not asked.hosts  # it was measured on one
-            and self.memory == asked.memory
+            and (self.memory == asked.memory or self._is_fetched(asked))
             and self.beside == asked.beside
+            and self.one_way <= asked.one_way
             and self.fewest <= asked.num_ranks <= self.most
             and self.least <= asked.nbytes
             and self.dtypes in ("", asked.dtypes or self.dtypes)
         )
+
+    def _is_fetched(self, asked: Question) -> bool:
+        """Return whether it is about what the kernel copies, and may do so."""
+        return asked.across and (self.memory, asked.memory) == (ACROSS, STAGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +246,7 @@ def _rule(row: Mapping[str, Any]) -> Rule:
         dtypes=dtypes,
         least=_size(row.get("least", "0")),
         beside=_is_set(row, "beside"),
+        one_way=_is_set(row, "one_way"),
     )
 
 

@@ -8,13 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from stretto.fabric.across import Witness
 from stretto.fabric.secret import load_secret
 from stretto.transfer.engine.counts import Counts
 from stretto.transfer.engine.known import LostPeers, PeerTable
 from stretto.transfer.engine.loop import LinkLoop
 from stretto.transfer.engine.topics import Topics
 from stretto.transfer.links.counterpart import Counterpart
-from stretto.transfer.memory.across import Witness
 from stretto.transfer.regions.leases import Leases
 from stretto.transfer.regions.shelf import Shelf
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from stretto.errors import RendezvousError, StrettoError, is_interruption
 from stretto.fabric import hop as hops
+from stretto.fabric.across import admit, why_not
 from stretto.fabric.channel import window_of
 from stretto.fabric.loop import Timer
 from stretto.fabric.memory import Shared
@@ -36,7 +37,6 @@ from stretto.transfer.engine.peer import Peer
 from stretto.transfer.links.fields import Fields
 from stretto.transfer.links.link import Link
 from stretto.transfer.links.words import BOTH_BYTES, HALF_BYTES, MOST_FIELDS
-from stretto.transfer.memory.across import why_not
 from stretto.transfer.memory.board import BOARD_BYTES
 from stretto.transfer.ways.pending import Pending
 
@@ -302,9 +302,8 @@ class Talk:
         assert self._shared is not None, "it came with the hello"
         pid, witness = int(said["pid"]), said["witness"]
         link = Link(self._shared, is_first=self.is_comer, wake=wake)
-        self._engine.witness.admit(pid)
-        want = bytes.fromhex(str(witness["bytes"]))
-        why = why_not(pid, int(witness["address"]), want)
+        admit(pid)
+        why = why_not(witness, pid)
         self._become(
             link, pid=pid, pidfd=open_pidfd(pid), reaches=not why, why_not=why,
             board=Shared.of_peer(BOARD_BYTES, board.take()),

@@ -7,6 +7,7 @@ This is slow and may be: it runs a few hundred times a second at most.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -148,6 +149,8 @@ class CallWatch:
         if self._way is not None:
             self._look_far(self._way)
         elsewhere = self._somebody_elsewhere() or self._in_exchanges()
+        if status == Status.UNREACHED:
+            raise self._group.fail((), self._where(), refused=self._unreached())
         if status == Status.MISMATCH or elsewhere:
             raise self._group.fail((), self._where(), mismatch=self._who_called_what())
         if is_over or int(self._group.broken[0]):
@@ -231,6 +234,8 @@ class CallWatch:
                 ends = range(first, first + 3 * words[6], 3)
                 index, peers = words[7], {int(self._table[i + 2]) for i in ends}
                 peers -= {self._group.rank}
+            elif words[0] == Code.CROSS:
+                index, peers = int(self._table[at + 8]), {int(self._table[at + 9])}
             elif words[0] in (Code.PUT, Code.RAISE):
                 index, peers = int(self._table[at + 11]), {words[2]}
             step = self._spell(lane, index) if peers else ""
@@ -250,6 +255,18 @@ class CallWatch:
             f"rank {self._group.rank} in {self._encoded.text}, "
             f"tile {tile} of {self._encoded.tiles}, at {steps or 'its end'}"
         )
+
+    def _unreached(self) -> str:
+        """Return whose memory the kernel does not copy from, and why."""
+        for at in self._lanes():
+            words = self._table[at : at + 11].tolist()
+            if words[0] == Code.CROSS and words[10]:
+                return (
+                    f"the kernel does not copy from the array of rank {words[9]}: "
+                    f"{os.strerror(words[10])}; with STRETTO_ACROSS=0 nothing is "
+                    "copied so"
+                )
+        return "the kernel does not copy from a peer's array"
 
     def _who_called_what(self) -> str:
         calls = self._calls()

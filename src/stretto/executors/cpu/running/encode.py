@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,18 @@ from stretto.compiler.plan import (
 )
 from stretto.errors import PlanError
 from stretto.executors import Call
+from stretto.executors.cpu.running.crossing import crosses, parted, why_not_across
+from stretto.executors.cpu.running.places import Memory
 from stretto.executors.cpu.shared.slab import (
+    CALL,
     MAX_LANES,
     MAX_SLOT,
     PACKET_HEADER,
     PACKET_REGION,
     STAGE_REGION,
-    SlabLayout,
     slot_class,
 )
-from stretto.executors.cpu.words import Base, Code, Header
+from stretto.executors.cpu.words import Base, Code, Header, Line
 from stretto.fabric.hop import MORE
 from stretto.program.elements import Operator, storage
 
@@ -52,19 +54,6 @@ KernelOf: TypeAlias = Callable[
     [str, Operator, int, tuple[int, ...], tuple[bool, ...]], int
 ]
 """Gives such a kernel."""
-
-
-class Memory(NamedTuple):
-    """What a rank knows of everybody's memory: addresses in this process."""
-
-    rank: int
-    slabs: tuple[int, ...]
-    """0 for a rank on another host."""
-    heaps: tuple[int, ...]
-    session: int
-    layout: SlabLayout
-    cache_bytes: int
-    """What fits in the last level of cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +88,7 @@ class _Encoder:
         self.call, self.memory, self.text = call, memory, text
         self.plan = replace(plan, schedule=replace(plan.schedule, blocks=1))
         self.itemsize = storage(call.dtype).itemsize
+        self._copy: Addition = (call.dtype, call.op, 1, (1,), ())
         self.rank = memory.rank
         self.lanes = plan.ranks[self.rank]
         self.reach = reach(plan)
@@ -130,7 +120,7 @@ class _Encoder:
 
     def _additions(self) -> set[Addition]:
         """Return what kernels this rank's moves take."""
-        return {
+        return ({self._copy} if self.plan.schedule.across else set()) | {
             self._addition(step, streaming=streaming)
             for lane in self.lanes
             for step in lane
@@ -188,7 +178,10 @@ class _Encoder:
             raise PlanError(
                 f"plan {plan.name}: {most} lanes a rank, want at most {MAX_LANES}"
             )
-        for rank, space in sorted(self.reached):
+        across = plan.schedule.across
+        if across and (why := self.memory.unfetched or why_not_across(plan)):
+            raise PlanError(f"plan {plan.name}: {why}")
+        for rank, space in () if across else sorted(self.reached):
             runs = plan.inputs if space is Space.INPUT else plan.outputs
             if not runs[rank]:
                 name = space.name.lower()
@@ -239,7 +232,8 @@ class _Encoder:
         table[Header.SHORT] = not several and self._moved() <= _SHORT_BYTES
         table[Header.HAS_INPUT] = bool(self.plan.inputs[self.rank])
         table[Header.HAS_OUTPUT] = bool(self.plan.outputs[self.rank])
-        shared = {space for _, space in self.reached}
+        across = self.plan.schedule.across
+        shared = set() if across else {space for _, space in self.reached}
         table[Header.SHARES_INPUT] = bool(
             Space.INPUT in shared and self.plan.inputs[self.rank]
         )
@@ -270,7 +264,7 @@ class _Encoder:
                     yield [int(Code.SIGNAL), flag, n, q]
                 case Move():
                     for start, stop in self._runs(step):
-                        yield self._move(step, index, start, stop)
+                        yield from self._moves(step, index, start, stop)
                 case wait:
                     own = self.memory.slabs[self.rank]
                     flag = own + flags[wait.rank, wait.lane, lane]
@@ -315,6 +309,32 @@ class _Encoder:
         for loc in (*step.dsts, *step.srcs):
             words += self._operand(loc, skip)
         return words
+
+    def _moves(
+        self, step: Move, index: int, start: int, stop: int
+    ) -> Iterator[list[int]]:
+        """Yield what a move is: in memory that is mapped here, and across."""
+        if not self.plan.schedule.across:
+            yield self._move(step, index, start, stop)
+            return
+        here, away = parted(self.rank, step)
+        if here is not None:
+            yield self._move(here, index, start, stop)
+        yield from (self._cross(one, index, start, stop) for one in away)
+
+    def _cross(self, step: Move, index: int, start: int, stop: int) -> list[int]:
+        """Return one copy between an array of a peer, where it says, and mine."""
+        gives = crosses(self.rank, step.dsts[0])
+        (theirs,), (mine,) = (step.dsts, step.srcs)[:: 1 if gives else -1]
+        is_input, skip = theirs.space is Space.INPUT, start - step.start
+        offsets = self.layout.inputs if is_input else self.layout.outputs
+        offset = int(offsets[theirs.rank][theirs.pos + skip]) * self.itemsize
+        line = self.memory.slabs[theirs.rank] + CALL
+        word = (Line.INPUT if is_input else Line.OUTPUT).at
+        base, value, _ = self._operand(mine, skip)
+        words = [int(Code.CROSS), line, word, offset, base, value]
+        words += [self._bytes(start, stop), index, theirs.rank, 0]
+        return [*words, self.kernels[self._copy], int(gives)]
 
     def _divisor(self, step: Move, dst: Loc) -> int:
         final = step.finish and dst.space is Space.OUTPUT

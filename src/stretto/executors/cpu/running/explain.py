@@ -50,4 +50,6 @@ def _said(
             return words[5], words[4], 0
         case Code.PUT:
             return words[11], words[2], words[10]
+        case Code.CROSS:
+            return words[8], words[9], words[7]
     return NOBODY, NOBODY, 0

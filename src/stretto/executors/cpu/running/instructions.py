@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from stretto.executors.cpu.shared.slab import PACKET_HEADER
 from stretto.executors.cpu.words import (
+    BETWEEN_BYTES,
     FLAG,
     PRIVATE,
     Base,
@@ -40,11 +41,19 @@ from stretto.fabric.jit.atomics import (
     store_release,
 )
 from stretto.fabric.jit.builtins import DATA
-from stretto.fabric.jit.libc import now_ns, read, write
+from stretto.fabric.jit.libc import (
+    errno_at,
+    now_ns,
+    process_vm_readv,
+    process_vm_writev,
+    read,
+    write,
+)
 
 __all__ = [
     "arise",
     "bind",
+    "cross",
     "lie_down",
     "move",
     "packets",
@@ -63,6 +72,10 @@ _RISE = 8
 """A way may have become slower by that part of its time, each time it is taken: more
 was something else that ran."""
 _UNREACHABLE = -2
+_MOST_AT_ONCE = 1 << 30
+"""The kernel copies less than 2 GB at once."""
+_NO_PROCESS, _BAD_ADDRESS = 3, 14
+_IN_PAGE, _JUST_BEHIND = 4095, 32
 
 
 @compiled("int64(int64,int64,int64,int64)")
@@ -104,6 +117,8 @@ def bind(call: int, x: int, out: int) -> int:
     store_release(line + Line.FINGERPRINT.at, load(call + Header.FINGERPRINT.at))
     store(line + Line.INPUT_OFFSET.at, source_at)
     store(line + Line.OUTPUT_OFFSET.at, target_at)
+    store(line + Line.INPUT.at, source)
+    store(line + Line.OUTPUT.at, target)
     store_release(line, load(session + Common.EPOCH.at))
     rewind(call)
     return Status.DONE
@@ -291,3 +306,60 @@ def raise_far(call: int, at: int, epoch: int) -> int:
     hop = load(session + Common.HOP.at)
     begun = jump(load(session + Common.HOP_SIGNAL.at), hop, at + 16)
     return Status.DONE if begun else Status.WAITING
+
+
+@compiled("void(int64,int64,int64,int64,int64)")
+def _copy(operands: int, kernel: int, dst: int, src: int, nbytes: int) -> None:
+    """Copy within this process, as moves do."""
+    store(operands, dst)
+    store(operands + 8, src)
+    call_kernel(kernel, operands, nbytes)
+
+
+@compiled("int64(int64,int64,int64,int64,int64,int64)")
+def _by_kernel(
+    pieces: int, pid: int, ours: int, theirs: int, nbytes: int, gives: int
+) -> int:
+    """Have the kernel copy between two processes; return how many bytes it did."""
+    store(pieces, ours)
+    store(pieces + 8, nbytes)
+    store(pieces + 16, theirs)
+    store(pieces + 24, nbytes)
+    if gives:
+        return process_vm_writev(pid, pieces, 1, pieces + 16, 1, 0)
+    return process_vm_readv(pid, pieces, 1, pieces + 16, 1, 0)
+
+
+@compiled("int64(int64,int64,int64,int64,int64)")
+def cross(call: int, at: int, stage: int, source: int, target: int) -> int:
+    """Copy between a peer's memory and ours: DONE, WAITING or UNREACHED.
+
+    Processors that copy by one instruction take six times as long where what is written
+    lies in its page just behind what is read: that goes through memory between them.
+    A peer that has ended is waited for: who looks around finds out that it has.
+    """
+    session = load(call + Header.SESSION.at)
+    tile_bytes = load(call + Header.TILE_BYTES.at)
+    along = load(call + Header.TILE.at) * tile_bytes
+    left = min(tile_bytes, load(at + 56) - along)
+    line, pieces = load(at + 16), load(call + Header.SCRATCH.at)
+    pid, gives = load(line + Line.PID.at), load(at + 96)
+    theirs = load(line + load(at + 24)) + load(at + 32) + along
+    ours = _operand(at + 40, stage, source, target, 0)
+    behind = ((theirs - ours) if gives else (ours - theirs)) & _IN_PAGE
+    between = 0
+    if 0 < behind < _JUST_BEHIND:
+        between = load(session + Common.BETWEEN.at) + (theirs & _IN_PAGE)
+    while left > 0:
+        once = min(left, BETWEEN_BYTES if between else _MOST_AT_ONCE)
+        if between and gives:
+            _copy(pieces, load(at + 88), between, ours, once)
+        got = _by_kernel(pieces, pid, between or ours, theirs, once, gives)
+        if got <= 0:
+            why = load(errno_at()) & 0xFFFFFFFF if got < 0 else _BAD_ADDRESS
+            store(at + 80, why)
+            return Status.WAITING if why == _NO_PROCESS else Status.UNREACHED
+        if between and not gives:
+            _copy(pieces, load(at + 88), ours, between, got)
+        ours, theirs, left = ours + got, theirs + got, left - got
+    return Status.DONE

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stretto.executors.cpu.running.instructions import (
     arise,
     bind,
+    cross,
     lie_down,
     move,
     packets,
@@ -140,7 +141,7 @@ def _relax(session: int, idle: int, far: int) -> int:
 def _do(
     call: int, at: int, epoch: int, stage: int, source: int, target: int, packet: int
 ) -> int:
-    """Do an instruction, or find that it must wait: DONE, WAITING or MISMATCH."""
+    """Do an instruction, or find that it must wait, or why it cannot be done."""
     code = load(at)
     if code == Code.MOVE:
         status = packets(call, at, packet, epoch)
@@ -152,6 +153,8 @@ def _do(
         return Status.DONE
     if code == Code.WAIT:
         return wait(call, at, epoch)
+    if code == Code.CROSS:
+        return cross(call, at, stage, source, target)
     if code == Code.PUT:
         return put_far(call, at, stage, source, target)
     return raise_far(call, at, epoch)
@@ -179,7 +182,7 @@ def _compiled_lane(with_steps: bool) -> Callable[[int, int], int]:
     """Return what runs a lane, plain or writing every step."""
 
     def lane_of(call: int, lane: int) -> int:
-        """Run a lane until its end, or until it must wait: DONE, WAITING or MISMATCH.
+        """Run a lane until its end, or until it must wait, or cannot go on.
 
         Where it is stays in the table.
         """
@@ -240,8 +243,8 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
             for lane in range(lanes, lanes + 16 * num_lanes, 16):
                 before = load(lane + 8)
                 status = lane_of(call, lane)
-                if status == Status.MISMATCH:
-                    return Status.MISMATCH
+                if status > Status.WAITING:
+                    return status
                 if status == Status.WAITING:
                     waiting = True
                     at = load(lane + 8)

@@ -15,11 +15,13 @@ Pages are touched only when a plan needs them; the sizes below cost addresses on
 
 from __future__ import annotations
 
+import os
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from stretto.executors.cpu.words import Line
 from stretto.fabric.memory import Mapping
 
 __all__ = [
@@ -39,7 +41,7 @@ __all__ = [
     "slot_class",
 ]
 
-ABI = 4
+ABI = 5
 """Changes with the meaning of any byte of a slab; ranks compare it when they meet."""
 LINE = 64
 MAX_LANES = 8
@@ -149,6 +151,7 @@ class Slab:
     def begin(self) -> None:
         """Say that there has been no call, and no exchange."""
         self._head[CALL // 8] = NEVER
+        self._head[CALL // 8 + Line.PID] = os.getpid()
         self._head[EXCHANGE // 8] = 0
 
     def register(self, fingerprint: int, text: str) -> None:
