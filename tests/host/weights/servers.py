@@ -78,9 +78,9 @@ def serving(answer):
             body = json.loads(data)
             server.asked.append((split.path, body))
             bad = server.bad.get(split.path)
-            if bad == "hangs":
+            if bad == "hangs":  # and does nothing late: who asked has gone on
                 server.hangs.wait(20)
-            if bad == "dies":
+            if bad in ("hangs", "dies"):
                 self.connection.close()
                 return
             status, said = answer(server, split.path, split.query, body)
