@@ -69,6 +69,14 @@ inline float __shfl_xor_sync(unsigned, float v, int d) {
   __syncwarp();
   return other;
 }
+inline float __shfl_sync(unsigned, float v, int from) {
+  Exchange& block = of_this_block<Exchange>();
+  block.of[threadIdx.x] = v;
+  __syncwarp();
+  const float other = block.of[threadIdx.x / 32 * 32 + from % 32];
+  __syncwarp();
+  return other;
+}
 inline unsigned __ballot_sync(unsigned, bool says) {
   Exchange& block = of_this_block<Exchange>();
   block.of[threadIdx.x] = says;
@@ -80,6 +88,7 @@ inline unsigned __ballot_sync(unsigned, bool says) {
   __syncwarp();
   return bits;
 }
+inline bool __all_sync(unsigned all, bool says) { return __ballot_sync(all, says) == ~0u; }
 // Conversions, to nearest even.
 inline float half(unsigned raw) {
   const unsigned short bits = raw;

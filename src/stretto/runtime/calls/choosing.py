@@ -6,6 +6,7 @@ with one key share one plan and one launch.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -54,6 +55,8 @@ def launch_of(
     calls: CallRunner, request: Request, session: Session, fused: Fused | None
 ) -> Launch:
     """Return what runs a request: a launch that is known, or a new one."""
+    if request.sums.wire is not None:
+        return _quantised(calls, request, session, fused)
     params = tuple(sorted(request.params.items()))
     rooted = collectives.get(request.collective).rooted
     memory = _memory(request, params, session, calls.num_ranks)
@@ -80,14 +83,32 @@ def launch_of(
     return launch
 
 
+def _quantised(
+    calls: CallRunner, request: Request, session: Session, fused: Fused | None
+) -> Launch:
+    """Return what runs a sum whose data are quantised on the wire."""
+    where = f"rank {calls.rank}: {request.collective}: wire"
+    if fused is not None:
+        raise CallError(
+            f"{where}={request.sums.wire!r:.60} with an epilogue; want neither"
+        )
+    room = importlib.import_module("stretto.quantised")  # it stands on this one
+    wire, call = room.wire_in(request.sums.wire, where), request.call
+    key = "wire", wire, request.device, call, request.pin, request.sums.bits
+    bound: Launch = known_launch(
+        calls, key, lambda: room.bound(calls, request, session)
+    )
+    return bound
+
+
 def _bits(calls: CallRunner, request: Request) -> str:
     """Return what a call's sums promise: what it says, or else all calls do."""
     if request.collective not in PROMISING:
         return ANY
-    if request.bits is None:
+    if request.sums.bits is None:
         return calls._profiles.bits
     where = f"rank {calls.rank}: {request.collective}: bits"
-    return bits_in(request.bits, where)
+    return bits_in(request.sums.bits, where)
 
 
 def known_launch(

@@ -10,6 +10,7 @@ import logging
 import os
 import warnings
 
+from stretto.arrays import CPU
 from stretto.executors import Call
 from stretto.runtime.choice.beside import Beside
 from stretto.runtime.choice.bits import ANY
@@ -38,6 +39,25 @@ def logger() -> logging.Logger:
             handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
             found.addHandler(handler)
     return found
+
+
+def say_quantised(
+    call: Call, device: str, wire: str, num_ranks: int, rank: int
+) -> None:
+    """Log that a kind of call is quantised on the wire, as `say_chosen` does."""
+    level = logging.DEBUG if rank else logging.INFO
+    logger().log(
+        level,
+        "rank %d of %d: all_reduce of %d elements, %s %s, on %s: wire %s (%s)",
+        rank,
+        num_ranks,
+        call.counts[0],
+        call.dtype,
+        call.op.value,
+        device,
+        wire,
+        "by one kernel" if device != CPU else "in two exchanges of bytes",
+    )
 
 
 def say_chosen(

@@ -23,7 +23,7 @@ from stretto.runtime.calls.requests.arguments import as_whole, read, spell
 from stretto.runtime.calls.requests.axes import exchanged
 from stretto.runtime.calls.requests.layout import READ_OF, Seen
 from stretto.runtime.calls.requests.overlap import in_place, parts_match
-from stretto.runtime.calls.requests.verb import Content, Verb
+from stretto.runtime.calls.requests.verb import AS_USUAL, Content, SumOptions, Verb
 from stretto.runtime.choice.beside import Beside
 from stretto.runtime.choice.select import Pin, members_of_pin
 
@@ -47,7 +47,7 @@ class Request:
     """An output that nobody writes: the caller gets zeros."""
     pin: Pin = None
     stream: Any = None
-    bits: object = None  # None: as the communicator says
+    sums: SumOptions = AS_USUAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Caller:
     """What its arrays look like, where that was read."""
     pin: Pin = None
     stream: Any = None
-    bits: object = None
+    sums: SumOptions = AS_USUAL
 
     @property
     def shape(self) -> Shape:
@@ -226,7 +226,7 @@ class Caller:
             idle=idle,
             pin=self.pin,
             stream=self.stream,
-            bits=self.bits,
+            sums=self.sums,
         )
 
 
@@ -245,7 +245,7 @@ def examined(
         seen=seen,
         pin=pin,
         stream=given.get("stream"),
-        bits=given.get("bits"),
+        sums=SumOptions(given.get("bits"), given.get("wire")),
     )
     if verb.x is Content.NOTHING:
         return who.request(verb.collective, None, None, counts=())

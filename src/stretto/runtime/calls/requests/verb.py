@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Content(Enum):
@@ -19,6 +19,18 @@ class Content(Enum):
     PART = "the rank's own part"
     PARTS = "a part for every rank, or of every rank"
     NOTHING = "there is no such array"
+
+
+class SumOptions(NamedTuple):
+    """What a caller says of a sum: what its bits promise, how it goes over the wire."""
+
+    bits: object = None
+    """None: as the communicator says."""
+    wire: object = None
+    """None: as it is."""
+
+
+AS_USUAL = SumOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

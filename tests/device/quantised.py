@@ -1,0 +1,238 @@
+"""Quantised sums on GPUs: bit for bit as on CPUs, in graphs; and what they take.
+
+    python tests/device/quantised.py --ranks 2 --out DIR [--share] [--only WORDS]
+        [--blocks 64x512,256x256]
+
+What CPUs give is compared with the definition elsewhere. Times are of a graph of 20
+calls in place, the median of 20 replays, of the slowest rank; beside them a sum in
+bfloat16 as it is chosen.
+"""
+
+# ruff: noqa: T201  (a program: it prints its report)
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(ROOT / "src"), str(HERE)]
+os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"
+
+from channel_rank import SHORT_S, Rank  # noqa: E402
+
+from stretto.errors import CommunicationError  # noqa: E402
+from stretto.quantised import gpu  # noqa: E402
+
+CHECKS: dict[str, Any] = {}
+HOW: dict[str, Any] = {"blocks": []}
+COUNTS = (1, 127, 512, 1000, 100_003, 1 << 20, 3_000_001)
+WIRES = ("fp8_128", "int8_128")
+SIZES = (64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+CALLS, REPLAYS = 20, 20
+
+
+def check(function: Any) -> Any:
+    """Register a check under its name."""
+    CHECKS[function.__name__] = function
+    return function
+
+
+def given(r: Rank, count: int, kind: str, seed: int) -> Any:
+    """Return this rank's elements, on the CPU: of sizes that differ."""
+    made = r.torch.Generator().manual_seed(1000 * seed + r.rank)
+    x = r.torch.randn(count, generator=made)
+    x *= 10.0 ** r.torch.randint(-3, 3, (count,), generator=made)
+    return x.to(getattr(r.torch, kind))
+
+
+@check
+def bits(r: Rank) -> Any:
+    """All types, wires and operators; sizes in any order; aligned or not."""
+    r.open()
+    cases = 0
+    for seed, count in enumerate((*COUNTS, *COUNTS[::-1])):
+        for kind in ("float32", "bfloat16", "float16"):
+            for wire in WIRES:
+                op = "avg" if seed % 2 else "sum"
+                x = given(r, count + 1, kind, seed)[seed % 2 :][:count]
+                want = r.comm.all_reduce(x.clone(), op, wire=wire)
+                held = r.torch.zeros(count + 1, dtype=x.dtype, device="cuda")
+                got = held[seed % 2 :][:count]
+                got.copy_(x)
+                r.comm.all_reduce(got, op, wire=wire)
+                same(r, got, want, f"{kind} {wire} {count} {op}")
+                cases += 1
+    return {"cases": cases}
+
+
+def same(r: Rank, got: Any, want: Any, what: str) -> None:
+    """Compare bits."""
+    a, b = (t.cpu().clone().view(r.torch.uint8) for t in (got, want))
+    assert r.torch.equal(a, b), f"{what}: {int((a != b).sum())} bytes differ"
+
+
+@check
+def graphs(r: Rank) -> Any:
+    """Replayed with other elements each time; two sizes in turns."""
+    torch, comm, made = r.torch, r.open(), []
+    for count in (5000, 300_000):
+        x = torch.zeros(count, dtype=torch.bfloat16, device="cuda")
+        comm.all_reduce(x, wire="fp8_128")
+        r.together()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            comm.all_reduce(x, wire="fp8_128")
+        made.append((count, x, graph))
+    for seed in range(50):
+        count, x, graph = made[seed % 2]
+        mine = given(r, count, "bfloat16", seed)
+        x.copy_(mine)
+        graph.replay()
+        same(r, x, comm.all_reduce(mine, wire="fp8_128"), f"replay {seed}")
+    return {"replays": 50}
+
+
+@check
+def an_absent_rank(r: Rank) -> Any:
+    """The others leave at the deadline; it is named, and the GPU stays usable."""
+    comm = r.open(deadline_s=SHORT_S)
+    x = r.torch.ones(4096, device="cuda")
+    comm.all_reduce(x, wire="int8_128")
+    r.together()
+    if r.rank == r.n - 1:
+        time.sleep(2 * SHORT_S)
+        return None
+    said = ""
+    try:
+        comm.all_reduce(x, wire="int8_128")
+        r.torch.cuda.synchronize()
+        comm.check()
+    except CommunicationError as e:
+        said = f"{type(e).__name__}: {e}"
+    assert f"rank {r.n - 1}" in said, said or "nobody was missed"
+    return said
+
+
+@check
+def times(r: Rank) -> Any:
+    """By size, wire and blocks, beside bfloat16 as it is."""
+    torch, found = r.torch, {}
+    for nbytes in SIZES:
+        row: dict[str, float] = {}
+        x = torch.randn(nbytes // 2, device="cuda", dtype=torch.bfloat16)
+        comm = r.open()
+        row["bf16"] = timed(r, lambda c=comm, x=x: c.all_reduce(x, "avg"))
+        held = comm.empty((nbytes // 2,), "bfloat16", device="cuda")
+        inside = torch.from_dlpack(held)
+        inside.copy_(x)
+        row["bf16 registered"] = timed(
+            r, lambda c=comm, y=inside: c.all_reduce(y, "avg")
+        )
+        for blocks in HOW["blocks"]:
+            gpu.BLOCKS, gpu.THREADS = blocks
+            again = r.world.split(0, deadline_s=15.0)
+            for wire in WIRES:
+                row[f"{wire}, {blocks[0]}x{blocks[1]}"] = timed(
+                    r, lambda c=again, x=x, w=wire: c.all_reduce(x, "avg", wire=w)
+                )
+            again.close()
+        comm.close()
+        r.comm = None
+        found[f"{nbytes >> 10} KB"] = row
+        if r.rank == 0:
+            print(json.dumps({f"{nbytes >> 10} KB": row}), flush=True)
+    return found
+
+
+def timed(r: Rank, work: Any) -> float:
+    """Return microseconds of one call, of the slowest rank."""
+    torch, said = r.torch, []
+    for _ in range(3):
+        work()
+    r.together()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            work()
+    for _ in range(REPLAYS):
+        r.together()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        said.append(begin.elapsed_time(end) * 1e3 / CALLS)
+    mine = r.world.all_gather(torch.tensor([statistics.median(said)]))
+    return round(float(mine.max()), 2)
+
+
+def work(world: Any, names: list[str], share: bool, blocks: Any, out: str) -> Any:
+    """Run the checks on one rank; rank 0 prints and writes as it goes."""
+    import torch
+
+    torch.cuda.set_device(0 if share else world.rank)
+    torch.zeros(1, device="cuda")
+    HOW["blocks"] = blocks
+    rank, rows = Rank(world, torch, share), []
+    for name in names:
+        began, error, answer = time.monotonic(), "", None
+        try:
+            answer = CHECKS[name](rank)
+        except BaseException as e:
+            error = f"{type(e).__name__}: {e}"[:1500]
+        try:
+            if rank.comm is not None:
+                rank.comm.close()
+        except Exception as e:
+            error += f" (close: {e})"
+        rank.comm = None
+        world.barrier()
+        took = round(time.monotonic() - began, 2)
+        rows.append({"check": name, "seconds": took, "error": error, "said": answer})
+        if error or world.rank == 0:
+            word = "FAIL" if error else "ok  "
+            text = error or json.dumps(answer, default=str)
+            print(f"{word} rank {world.rank} {name} {took} s: {text[:900]}", flush=True)
+        path = Path(out) / f"quantised{world.num_ranks}r{world.rank}.json"
+        path.write_text(json.dumps(rows, indent=1, default=str))
+    return rows
+
+
+def main() -> int:
+    """Spawn the ranks and report."""
+    import stretto
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--share", action="store_true")
+    parser.add_argument("--blocks", default=f"{gpu.BLOCKS}x{gpu.THREADS}")
+    parser.add_argument("--only", default="", help="words a check's name must contain")
+    parser.add_argument("--out", default=os.environ.get("OUT", "."))
+    args = parser.parse_args()
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    os.environ["NVSHMEM_DISABLE_NVLS"] = "1"
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    if args.share:
+        os.environ["STRETTO_CUDA_SHARE_GPU"] = "1"
+    Path(args.out).mkdir(parents=True, exist_ok=True)
+    names = [n for n in CHECKS if all(word in n for word in args.only.split())]
+    blocks = [tuple(map(int, b.split("x"))) for b in args.blocks.split(",")]
+    rows = stretto.spawn(
+        work, names, args.share, blocks, args.out, num_ranks=args.ranks,
+        deadline_s=60.0,
+    )  # fmt: skip
+    bad = sorted({row["check"] for one in rows for row in one if row["error"]})
+    print(f"{len(names)} checks on {args.ranks} ranks, failed: {bad or 'none'}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
