@@ -276,8 +276,9 @@ def check_algorithms_may_be_named(rank, n):
 def check_bits_may_be_invariant(rank, n):
     """A row's bits are those of the row alone; what others would add is refused."""
     group = dist.new_group(pg_options=stretto.torch.Options(bits="invariant"))
+    made, here = torch.Generator(device="cpu"), torch.ones(1).device
     every = [
-        torch.randn(500, 8, generator=torch.Generator().manual_seed(r))
+        torch.randn(500, 8, generator=made.manual_seed(r), device="cpu").to(here)
         for r in range(n)
     ]
     want = every[0]
