@@ -125,11 +125,15 @@ def peers(world: Any, torch: Any, tokens: int, shape: Any) -> dict[str, float]:
     hidden, k, experts = shape
     n, local = world.num_ranks, experts // world.num_ranks
     x, ids, _ = routed(torch, world.rank, tokens, shape)
-    every = x.new_empty(n * tokens, hidden, dtype=torch.uint8)
+    scaled = hidden % 128 == 0  # else rows go as they are
+    kind = torch.uint8 if scaled else x.dtype
+    every = x.new_empty(n * tokens, hidden, dtype=kind)
     scales = torch.empty(n * tokens, hidden // 128, device="cuda")
     all_ids = ids.new_empty(n * tokens, k)
 
     def quantised() -> Any:
+        if not scaled:
+            return x, scales[:tokens]
         groups = x.view(tokens, -1, 128).float()
         most = groups.abs().amax(-1).clamp(1e-4)
         made = (groups * (448.0 / most[..., None])).to(torch.float8_e4m3fn)
