@@ -115,3 +115,15 @@ def test_two_threads_that_wait_are_both_woken(ends):
     first.join(WAIT)
     assert not first.is_alive()
     assert not second.is_alive()
+
+
+def test_who_is_late_sleeps_there_too(ends, monkeypatch):
+    """The time for it may be over before a thread has looked once."""
+    here, there = ends
+    monkeypatch.setattr(engine_loop, "_HELP_S", 0.0)
+    monkeypatch.setattr(engine_loop, "_HELP_BY_PYTHON_S", 0.0)
+    peer = here.peers[there.known.identity]
+    thread, got = later(here, lambda: peer.region("late").wait(LONG_S))
+    there.share(np.zeros(64, np.uint8), "late")
+    thread.join(WAIT)
+    assert ["late"] == [one.name for one in got]

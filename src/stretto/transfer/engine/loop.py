@@ -303,11 +303,13 @@ class LinkLoop(fabric.Loop):
             end = time.monotonic() + help_s
             pending.then(self.stir)
             taken = self.taken
-            while not pending.done() and time.monotonic() < end:
+            while not pending.done():  # once at least, however late this thread is
                 if self.look(0, taken, until):
                     end = time.monotonic() + help_s
                 taken = self.taken
                 self.drain()
+                if time.monotonic() >= end:
+                    break
             if not pending.done():
                 self._rest()
         left = None if until is None else max(0.0, until - time.monotonic())
