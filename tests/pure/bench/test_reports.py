@@ -103,6 +103,7 @@ def test_wrong_results_and_missing_peers_are_shown():
         assert "not here" in shown
     assert "WRONG(" in bench.osu_format(made)
     assert "FAILED" in bench.nccl_format(made)
+    assert "0.00" not in bench.nccl_format(made)  # no bandwidth is not none of it
 
 
 @pytest.mark.parametrize(("wrong", "status"), [("", 0), ("element 3 is 7", 1)])

@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from stretto.errors import RendezvousError
 from stretto.fabric import hop
 from stretto.fabric.hop.interface import address_towards, listen
 from stretto.fabric.hop.tcp import options
+from stretto.fabric.hop.tcp.carrier import TcpHop
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -237,3 +239,15 @@ def test_a_ucx_that_is_not_there_says_what_to_do(monkeypatch, asked, said):
     library.load.cache_clear()
     with pytest.raises(MissingExtraError, match=said):
         library.load()
+
+
+@pytest.mark.parametrize("lanes", [(True, False), (False, True)], ids=str)
+def test_a_lane_that_answers_does_not_hide_one_that_is_silent(lanes):
+    """Whichever of a peer's connections is asked last."""
+    socks = {
+        (1, lane): Stand(unacked=3, last_ack=60_000 if is_silent else 1)
+        for lane, is_silent in enumerate(lanes)
+    }
+    hop = types.SimpleNamespace(_sockets=socks, _asked_s=-1e9, _silent={})
+
+    assert [1] == list(TcpHop._silent_peers(hop))

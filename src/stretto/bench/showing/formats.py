@@ -77,7 +77,7 @@ def nccl_format(document: Mapping[str, Any]) -> str:
             lines.append(
                 f"{row['nbytes']:>12}{math.ceil(row['nbytes'] / item):>14}{kind:>10}"
                 f"{op:>8}{root:>6}{_figure(row['p50_us'], row):>12}"
-                f"{row['algbw_gbps'] or 0:>9.2f}{row['busbw_gbps'] or 0:>9.2f}"
+                f"{_rate(row['algbw_gbps'])}{_rate(row['busbw_gbps'])}"
                 f"{'0' if row['ok'] else 'N/A' if row['refused'] else '>0':>8}"
             )
         buses = [row["busbw_gbps"] for row in rows if row["busbw_gbps"]]
@@ -90,6 +90,11 @@ def nccl_format(document: Mapping[str, Any]) -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def _rate(gbps: float | None) -> str:
+    """Return a bandwidth; of what has none nccl-tests prints N/A, and never 0.00."""
+    return f"{'N/A':>9}" if gbps is None else f"{gbps:>9.2f}"
 
 
 def _tables(document: Mapping[str, Any]) -> list[Sequence[Mapping[str, Any]]]:

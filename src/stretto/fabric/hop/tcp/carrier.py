@@ -134,8 +134,11 @@ class TcpHop(CompiledHop):
         now = time.monotonic()
         if now - self._asked_s > _ASK_S:
             self._asked_s = now
-            said = {peer: silent(sock) for (peer, _), sock in self._sockets.items()}
-            self._silent = {peer: how for peer, how in said.items() if how}
+            self._silent = {  # one lane that answers says nothing of the others
+                peer: how
+                for (peer, _), sock in self._sockets.items()
+                if (how := silent(sock))
+            }
         return self._silent
 
     def do_close(self) -> None:
