@@ -186,3 +186,6 @@ class Line(Words):
     """Of a call's line: where its arrays lie in its own process, and which that is."""
     OUTPUT = 5
     PID = 6
+    """0: it has left its call, and nobody may write in its arrays."""
+    GIVES = 7
+    """One more than the rank in whose arrays this one has the kernel write, or 0."""

@@ -19,6 +19,7 @@ from stretto.compiler.plan import Plan, spell_step
 from stretto.errors import CallError, StrettoError
 from stretto.executors import Group, Patience
 from stretto.executors.cpu.peers.far import FarHosts, FarSlab
+from stretto.executors.cpu.peers.leaving import leave
 from stretto.executors.cpu.running.encode import Encoded
 from stretto.executors.cpu.shared.slab import Slab
 from stretto.executors.cpu.words import PRIVATE, Code, Common, Header, Line, Status
@@ -85,8 +86,10 @@ class CallWatch:
                 "communicator; one thread at a time may use it: give each one of its "
                 "own, by split(0)"
             )
+        done = False
         try:
             self._until_done(status)
+            done = True
         except StrettoError:
             raise
         except BaseException as e:  # of a signal's handler: the others must hear of it
@@ -94,6 +97,8 @@ class CallWatch:
             self._group.abandon(how)
             raise
         finally:
+            if not done and self._plan.schedule.across:
+                leave(self._group.rank, self._slabs)
             if self._ring is not None:
                 self._ring.fail()  # if it has not ended
             self._words[Common.SLEEP_US] = _FIRST_SLEEP_US

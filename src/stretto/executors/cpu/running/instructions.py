@@ -72,8 +72,9 @@ _RISE = 8
 """A way may have become slower by that part of its time, each time it is taken: more
 was something else that ran."""
 _UNREACHABLE = -2
-_MOST_AT_ONCE = 1 << 30
-"""The kernel copies less than 2 GB at once."""
+_MOST_AT_ONCE, _GIVEN_AT_ONCE = 1 << 30, 1 << 18
+"""The kernel copies less than 2 GB at once. Of what it writes in a peer's arrays less,
+for which a peer that leaves its call has to wait."""
 _NO_PROCESS, _BAD_ADDRESS = 3, 14
 _IN_PAGE, _JUST_BEHIND = 4095, 32
 
@@ -338,12 +339,12 @@ def cross(call: int, at: int, stage: int, source: int, target: int) -> int:
     lies in its page just behind what is read: that goes through memory between them.
     A peer that has ended is waited for: who looks around finds out that it has.
     """
-    session = load(call + Header.SESSION.at)
+    session, peer = load(call + Header.SESSION.at), load(at + 72)
     tile_bytes = load(call + Header.TILE_BYTES.at)
     along = load(call + Header.TILE.at) * tile_bytes
     left = min(tile_bytes, load(at + 56) - along)
     line, pieces = load(at + 16), load(call + Header.SCRATCH.at)
-    pid, gives = load(line + Line.PID.at), load(at + 96)
+    gives, mine = load(at + 96), load(session + Common.CALL.at)
     theirs = load(line + load(at + 24)) + load(at + 32) + along
     ours = _operand(at + 40, stage, source, target, 0)
     behind = ((theirs - ours) if gives else (ours - theirs)) & _IN_PAGE
@@ -351,10 +352,20 @@ def cross(call: int, at: int, stage: int, source: int, target: int) -> int:
     if 0 < behind < _JUST_BEHIND:
         between = load(session + Common.BETWEEN.at) + (theirs & _IN_PAGE)
     while left > 0:
-        once = min(left, BETWEEN_BYTES if between else _MOST_AT_ONCE)
+        once = min(left, _GIVEN_AT_ONCE if gives else _MOST_AT_ONCE)
+        once = min(once, BETWEEN_BYTES) if between else once
         if between and gives:
             _copy(pieces, load(at + 88), between, ours, once)
+        if gives:  # a peer that has left its call, or sees that it is written to, waits
+            store(mine + Line.GIVES.at, peer + 1)
+            fence()
+        pid = load(line + Line.PID.at)
+        if gives and (pid == 0 or load_acquire(line) != load(mine)):
+            store(mine + Line.GIVES.at, 0)
+            return Status.WAITING
         got = _by_kernel(pieces, pid, between or ours, theirs, once, gives)
+        if gives:
+            store_release(mine + Line.GIVES.at, 0)
         if got <= 0:
             why = load(errno_at()) & 0xFFFFFFFF if got < 0 else _BAD_ADDRESS
             store(at + 80, why)

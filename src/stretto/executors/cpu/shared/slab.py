@@ -151,8 +151,19 @@ class Slab:
     def begin(self) -> None:
         """Say that there has been no call, and no exchange."""
         self._head[CALL // 8] = NEVER
+        self._head[CALL // 8 + Line.GIVES] = 0
         self._head[CALL // 8 + Line.PID] = os.getpid()
         self._head[EXCHANGE // 8] = 0
+
+    def leave(self) -> None:
+        """Let nobody write in the arrays of my call any more, until I begin anew."""
+        self._head[CALL // 8 + Line.PID] = 0
+
+    def gives(self) -> tuple[int, int]:
+        """Return in whose arrays its owner writes, -1: nobody's; and its process."""
+        first = CALL // 8
+        to, pid = self._head[first + Line.GIVES], self._head[first + Line.PID]
+        return int(to) - 1, int(pid)
 
     def register(self, fingerprint: int, text: str) -> None:
         """Let peers read what one of my fingerprints means."""
