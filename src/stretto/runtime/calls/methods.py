@@ -33,8 +33,6 @@ from stretto.runtime.calls.work import Work
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
-NO_PART_OF_A_KEY = ("x", "out", "counts", "epilogue", "max_count", "received")
-
 
 _STEPS = {
     one.__name__: one
@@ -109,7 +107,7 @@ def _text(one: Verb, method: Any) -> str:
     """Return the text of a method: known calls first, then a request."""
     names, places = one.parameters, method.__code__.co_argcount - 1
     before, after = names[:places], names[places:]
-    rest = [n for n in names if n not in NO_PART_OF_A_KEY]
+    rest = list(one.in_key)
     lines = [f"def {one.name}({', '.join(['self', *before, '*', *after])}):"]
     values = f"({', '.join(names)},)"
     if "max_count" in names:

@@ -14,6 +14,7 @@ from stretto.program.epilogues import Bound
 from stretto.runtime.calls.known_epilogues import find_epilogue
 from stretto.runtime.calls.requests.arguments import odd
 from stretto.runtime.calls.requests.layout import look
+from stretto.runtime.calls.requests.verb import key_of
 from stretto.runtime.choice.select import Pin
 
 
@@ -31,7 +32,7 @@ def repeated(
             f"rank {self.rank}: repeated(epilogue={type(epilogue).__name__}); want "
             f"what @epilogue made, called with its inputs, as in the call"
         )
-    key = "all_reduce", id(x), id(out), "sum", None, None, None, None
+    key = key_of("all_reduce", x, out, op="sum")
     return find_epilogue(self, key, x, out, epilogue)
 
 
@@ -50,7 +51,7 @@ def repeated_in_place(
     current. Of such a one an event and another stream may be given, as handles: the
     call is then behind what that stream was given so far, and the event behind it.
     """
-    key = "all_reduce", id(x), id(None), op, algorithm, None, None, None
+    key = key_of("all_reduce", x, None, op=op, algorithm=algorithm)
     try:
         seen = look(key, x, None, self._sessions)
         found = None if seen is None else self._calls.get(seen[0])

@@ -171,10 +171,7 @@ class LinkLoop(fabric.Loop):
             os.close(bell)
 
     def _made_nap(self, takers: tuple[Taker, ...], bell: int = -1) -> Any:
-        """Return the words of a sleep: until this bell rings, or the selector stirs.
-
-        None: no peer is served without Python, and there is no bell.
-        """
+        """Return the words of a sleep; None: there is nothing that would end it."""
         far = [t.link for t in takers if t.link.wakes]
         pairs = [(n, link.at) for link in far for n in link.hop.descriptors]
         if bell < 0 and not pairs:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+_NO_PART_OF_A_KEY = ("x", "out", "counts", "epilogue", "max_count", "received")
+
 
 class Content(Enum):
     """What an array of a call holds."""
@@ -47,6 +49,8 @@ class Verb:
     unequal: bool
     """Whether parts differ in size: the caller says their counts."""
     parameters: tuple[str, ...]
+    in_key: tuple[str, ...] = field(init=False)
+    """The parameters that a call is known by, beside its arrays and counts."""
     everywhere: tuple[str, ...] = field(init=False)
     """The arrays that every rank has: all can be registered, or none."""
 
@@ -59,10 +63,17 @@ class Verb:
             if holds is not Content.NOTHING and not at_root
         )
         object.__setattr__(self, "everywhere", tuple(named))
+        rest = (n for n in self.parameters if n not in _NO_PART_OF_A_KEY)
+        object.__setattr__(self, "in_key", tuple(rest))
 
 
 VERBS: dict[str, Verb] = {}
 """All of them, by name, in the order in which they are described."""
+
+
+def key_of(name: str, x: Any, out: Any, **given: Any) -> tuple[Any, ...]:
+    """Return what a call of a verb is known by, as its method says it."""
+    return name, id(x), id(out), *(given.get(n) for n in VERBS[name].in_key)
 
 
 def call_of(
