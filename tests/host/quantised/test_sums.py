@@ -118,7 +118,11 @@ def refused(comm):
         with pytest.raises(CallError) as caught:
             comm.all_reduce(array, **how)
         said.append(str(caught.value))
-    return said, comm.all_reduce(x, wire="fp8_128").tolist()
+    after = comm.all_reduce(x, wire="fp8_128").tolist()
+    comm.bits = "invariant"
+    with pytest.raises(CallError) as caught:
+        comm.all_reduce(np.ones(4, np.float32), wire="fp8_128")
+    return [*said, str(caught.value)], after
 
 
 def test_what_cannot_be_is_said_in_one_sentence_and_loses_nothing():
@@ -128,7 +132,8 @@ def test_what_cannot_be_is_said_in_one_sentence_and_loses_nothing():
         assert "want 'fp8_128' or 'int8_128'" in said[1]
         assert "want sum or avg" in said[2]
         assert "algorithm=" in said[3]
-        assert "leave bits out" in said[4]
+        assert "where bits are 'invariant'" in said[4]
+        assert "where bits are 'invariant'" in said[7]
         assert "want float32, bfloat16, float16" in said[5]
         assert "want float32, bfloat16, float16" in said[6]
         assert after == [2.0] * 4

@@ -90,7 +90,12 @@ def _quantised(
     where = f"rank {calls.rank}: {request.collective}: wire"
     if fused is not None:
         raise CallError(
-            f"{where}={request.sums.wire!r:.60} with an epilogue; want neither"
+            f"{where}={request.sums.wire!r:.60} with an epilogue; want one of the two"
+        )
+    if _bits(calls, request) == INVARIANT:
+        raise CallError(
+            f"{where}={request.sums.wire!r:.60} where bits are {INVARIANT!r}: a scale "
+            "depends on the 128 elements that share it; want one of the two"
         )
     room = importlib.import_module("stretto.quantised")  # it stands on this one
     wire, call = room.wire_in(request.sums.wire, where), request.call
