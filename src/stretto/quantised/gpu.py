@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from stretto.arrays import pointer
 from stretto.errors import CallError
-from stretto.executors import Session
 from stretto.quantised.wire import GROUP, WIRES, Parts
 from stretto.registry import texts
 from stretto.runtime.calls.requests.request import Request
@@ -24,8 +22,6 @@ _ELEMENTS = {"float32": "Float32", "bfloat16": "BFloat16", "float16": "Float16"}
 _FEWEST = 1 << 16
 """Elements of a part for which there is room at first."""
 OPTIONS = ("--fmad=false",)
-_memory: WeakKeyDictionary[Session, dict[int, Any]] = WeakKeyDictionary()
-"""By session and room: channels, which all of its sums share."""
 
 
 class SumCall(ctypes.Structure):
@@ -71,11 +67,11 @@ class GpuSum:
         self._rank = calls.rank
         self._parts = parts = Parts.of(n, call.counts[0], UNIT)
         self._room = max(_FEWEST, 1 << (parts.each - 1).bit_length())
-        kept = _memory.setdefault(session, {})
-        if self._room not in kept:
+        key = "channels of quantised sums", self._room
+        if key not in calls._shared:  # on all ranks alike: they make the same calls
             nbytes = memory_of(n, self._room)
-            kept[self._room] = session.channels(nbytes, blocks=BLOCKS)
-        self._channels = kept[self._room]
+            calls._shared[key] = session.channels(nbytes, blocks=BLOCKS)
+        self._channels = calls._shared[key]
         text = text_of(
             call.dtype,
             str(request.sums.wire),

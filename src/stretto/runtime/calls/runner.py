@@ -71,6 +71,8 @@ class CallRunner:
         """What calls look themselves up in: empty, too, while somebody is inside."""
         self._launches: dict[tuple[Any, ...], Any] = {}
         """By kinds of calls: what was chosen, proved and bound for them."""
+        self._shared: dict[Any, Any] = {}
+        """What launches share that all ranks made together, by its key."""
         self._selectors: dict[str, Selector] = {}
         """By executor: what chooses."""
         self._worker: CallThread | None = None
@@ -246,6 +248,7 @@ class CallRunner:
             self._rosters[name] = tuple(now)
         if not goes_on:
             self._launches.clear()
+            self._shared.clear()
         self._who = tuple(now)
         self.rank, self.num_ranks = group.rank, group.num_ranks
         self.hosts = settled_hosts(executors.hosts_of(group), group.num_ranks)
@@ -264,6 +267,7 @@ class CallRunner:
         self._choose_table()
         self._calls.clear()
         self._launches.clear()
+        self._shared.clear()
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
