@@ -44,24 +44,26 @@ class Push:
                 found[team] = found.get(team, True) and self.version.is_in(has)
             return {team: has for team, has in found.items() if has or team in here}
 
-    def done(self) -> bool:
-        """Return whether all replicas that are known have it, and one is known."""
+    def done(self, at_least: int = 1) -> bool:
+        """Return whether all replicas that are known have it, and so many are known."""
         found = self.replicas
-        return bool(found) and all(found.values())
+        return len(found) >= at_least and all(found.values())
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | None = None, *, at_least: int = 1) -> None:
         """Wait until all replicas that are known have switched to it, or a later one.
 
-        Who is lost is not waited for. TransferTimeout names who has not.
+        And until so many are known: one that comes late is known to nobody before. Who
+        is lost is not waited for. TransferTimeout names who has not.
         """
         check_timeout(timeout, f"version {self.version}")
         until = None if timeout is None else time.monotonic() + timeout
         with self._source.changed:
-            while not self.done():
+            while not self.done(at_least):
                 left = None if until is None else until - time.monotonic()
                 if self._source.is_closed or (left is not None and left <= 0):
                     lacking = sorted(t for t, has in self.replicas.items() if not has)
-                    who = f"replicas {lacking}" if lacking else "any replica"
+                    few = "any replica" if at_least == 1 else f"{at_least} replicas"
+                    who = f"replicas {lacking}" if lacking else few
                     raise TransferTimeout(
                         f"version {self.version}: not within {timeout} s by {who}"
                     )

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import sys
 import threading
+import time
 import types
 import uuid
 
@@ -20,6 +22,7 @@ from stretto.errors import (
     TransferTimeout,
 )
 from stretto.transfer import Engine
+from stretto.weights.serving import verl
 from stretto.weights.serving import vllm as plug_in
 from stretto.weights.serving.routes import SglangRoutes, VllmRoutes
 from stretto.weights.serving.verl import StrettoCheckpointEngine
@@ -251,10 +254,20 @@ def test_without_vllm_it_is_said():
         plug_in.register()
 
 
-def test_verls_engine_brings_all_tensors_to_all_ranks(monkeypatch):
+@pytest.mark.parametrize("late_s", [0, 1.5], ids=["at once", "one is late"])
+def test_verls_engine_brings_all_tensors_to_all_ranks(monkeypatch, late_s):
     """As verl calls it: prepare, topology, groups, then send and receive at once."""
     monkeypatch.setenv("STRETTO_JOB", uuid.uuid4().hex)
-    ranks = [StrettoCheckpointEngine(1 << 20, device="cpu") for _ in range(4)]
+    subscribe, called = verl.subscribe, itertools.count()
+
+    def when_others_have_it(*given, **how):
+        time.sleep(late_s * (next(called) % 2))
+        return subscribe(*given, **how)
+
+    monkeypatch.setattr(verl, "subscribe", when_others_have_it)
+    ranks = [
+        StrettoCheckpointEngine(1 << 20, device="cpu", timeout=20) for _ in range(4)
+    ]
     told = [one.prepare() for one in ranks]
     trainer, rollout = StrettoCheckpointEngine.build_topology(2, 2, told)
     for nth, one in enumerate(ranks):

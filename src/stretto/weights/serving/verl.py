@@ -44,6 +44,7 @@ class StrettoCheckpointEngine:
         self._engine: Engine | None = None
         self._rank, self._steps = -1, 0
         self._master: Mapping[str, str] = {}
+        self._rollouts = 1
 
     def prepare(self) -> dict[str, Any]:
         """Return where this rank is; nothing is allocated."""
@@ -59,16 +60,18 @@ class StrettoCheckpointEngine:
         """Return what each rank of the trainer and of rollouts is initialised with."""
         counts = trainer_world_size, rollout_world_size
         trainer, rollout = (
-            {"rank": [*range(n)], "master": [metadata[0]] * n, "is_trainer": [t] * n}
+            {"rank": [*range(n)], "master": [metadata[0]] * n, "is_trainer": [t] * n,
+             "rollouts": [rollout_world_size] * n}
             for n, t in zip(counts, (True, False), strict=True)
-        )
+        )  # fmt: skip
         return trainer, rollout
 
     def init_process_group(
-        self, rank: int, master: Mapping[str, str], is_trainer: bool
+        self, rank: int, master: Mapping[str, str], is_trainer: bool, rollouts: int
     ) -> None:
         """Meet the trainer's first rank; steps are counted anew."""
         self._rank, self._steps, self._master = rank, 0, master
+        self._rollouts = rollouts
         if not is_trainer:
             connected(self._here(), master, time.monotonic() + self._timeout)
 
@@ -105,7 +108,9 @@ class StrettoCheckpointEngine:
         with publish(engine, name, tensors, epoch="verl") as source:
             told = engine.share(text, f"{name}/names", read_only=True)
             try:
-                source.push(0, wait=True, in_place=True, timeout=self._timeout).end()
+                push = source.push(0, in_place=True)
+                push.wait(self._timeout, at_least=self._rollouts)
+                push.end()
             finally:
                 engine.unshare(told)
 
