@@ -12,7 +12,6 @@ bfloat16 as it is chosen.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -26,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT / "src"), str(HERE)]
 os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"
 
-from channel_rank import SHORT_S, Rank  # noqa: E402
+from channel_rank import SHORT_S, Rank, checked, report, words  # noqa: E402
 
 from stretto.errors import CommunicationError  # noqa: E402
 from stretto.quantised import gpu  # noqa: E402
@@ -174,64 +173,19 @@ def timed(r: Rank, work: Any) -> float:
     return round(float(mine.max()), 2)
 
 
-def work(world: Any, names: list[str], share: bool, blocks: Any, out: str) -> Any:
-    """Run the checks on one rank; rank 0 prints and writes as it goes."""
-    import torch
-
-    torch.cuda.set_device(0 if share else world.rank)
-    torch.zeros(1, device="cuda")
+def work(world: Any, names: list[str], share: bool, out: str, blocks: Any) -> Any:
+    """Run the checks on one rank."""
     HOW["blocks"] = blocks
-    rank, rows = Rank(world, torch, share), []
-    for name in names:
-        began, error, answer = time.monotonic(), "", None
-        try:
-            answer = CHECKS[name](rank)
-        except BaseException as e:
-            error = f"{type(e).__name__}: {e}"[:1500]
-        try:
-            if rank.comm is not None:
-                rank.comm.close()
-        except Exception as e:
-            error += f" (close: {e})"
-        rank.comm = None
-        world.barrier()
-        took = round(time.monotonic() - began, 2)
-        rows.append({"check": name, "seconds": took, "error": error, "said": answer})
-        if error or world.rank == 0:
-            word = "FAIL" if error else "ok  "
-            text = error or json.dumps(answer, default=str)
-            print(f"{word} rank {world.rank} {name} {took} s: {text[:900]}", flush=True)
-        path = Path(out) / f"quantised{world.num_ranks}r{world.rank}.json"
-        path.write_text(json.dumps(rows, indent=1, default=str))
-    return rows
+    return checked(world, CHECKS, names, share, Path(out) / "quantised")
 
 
 def main() -> int:
     """Spawn the ranks and report."""
-    import stretto
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--share", action="store_true")
+    parser = words(__doc__)
     parser.add_argument("--blocks", default=f"{gpu.BLOCKS}x{gpu.THREADS}")
-    parser.add_argument("--only", default="", help="words a check's name must contain")
-    parser.add_argument("--out", default=os.environ.get("OUT", "."))
     args = parser.parse_args()
-    os.environ["NCCL_NVLS_ENABLE"] = "0"
-    os.environ["NVSHMEM_DISABLE_NVLS"] = "1"
-    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
-    if args.share:
-        os.environ["STRETTO_CUDA_SHARE_GPU"] = "1"
-    Path(args.out).mkdir(parents=True, exist_ok=True)
-    names = [n for n in CHECKS if all(word in n for word in args.only.split())]
     blocks = [tuple(map(int, b.split("x"))) for b in args.blocks.split(",")]
-    rows = stretto.spawn(
-        work, names, args.share, blocks, args.out, num_ranks=args.ranks,
-        deadline_s=60.0,
-    )  # fmt: skip
-    bad = sorted({row["check"] for one in rows for row in one if row["error"]})
-    print(f"{len(names)} checks on {args.ranks} ranks, failed: {bad or 'none'}")
-    return 1 if bad else 0
+    return report(work, CHECKS, args, blocks, deadline_s=60.0)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,12 @@ from stretto import executors
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Schedule
 from stretto.compiler.verify import verify, verify_plan
-from stretto.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
+from stretto.errors import (
+    CallError,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    PeerLost,
+)
 from stretto.executors import Call, Group
 from stretto.program import algorithms
 
@@ -65,11 +70,12 @@ class LocalGroup(Group):
         mismatch: str = "",
         refused: str = "",
     ) -> Exception:
-        assert not refused, "nothing is refused in the midst of a call on CPUs"
         lost = int(self._cell[0]) - 2
         self._cell[0] = self._cell[0] or 1
         if lost >= 0:
             return PeerLost(f"rank {lost} is lost; {where}")
+        if refused:
+            return CallError(f"{refused}; {where}")
         if mismatch:
             return CollectiveMismatch(mismatch)
         return CollectiveTimeout(f"waiting for {list(waiting_for)}; {where}")

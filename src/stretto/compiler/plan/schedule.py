@@ -25,7 +25,7 @@ class Schedule:
     packets: data that announce themselves; bulk: plain data, then a signal; engine:
     copy engines move, then a signal.
     staged: peers touch only staging; zero_copy: they touch the caller's memory, which
-    they map; across: the kernel copies from it for them, between processes.
+    they map; across: the kernel copies from it or to it, between processes.
     """
 
     direction: str = "push"
@@ -70,7 +70,7 @@ class Schedule:
 
     @property
     def across(self) -> bool:
-        """Return whether the kernel copies from the caller's memory in some phase."""
+        """Return whether the kernel copies between processes in some phase."""
         return "across" in self._memories
 
     @property

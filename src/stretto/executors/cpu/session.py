@@ -112,7 +112,7 @@ class CpuSession(Session):
         self._words[Common.EPOCH] = shared.epoch
         self._is_crowded = shared.crowded
         self._set_patience()
-        self.across = not shared.unfetched
+        self.across = not shared.none_across
         self._memory = Memory(
             rank=self._group.rank,
             slabs=tuple(s.address for s in self._slabs),
@@ -120,7 +120,7 @@ class CpuSession(Session):
             session=self._words.ctypes.data,
             layout=self._mine.slab.layout,
             cache_bytes=_cache_bytes(),
-            unfetched=shared.unfetched,
+            none_across=shared.none_across,
         )
 
     def renew(self, kept: Sequence[int | None]) -> bool:
@@ -253,7 +253,7 @@ class CpuSession(Session):
         assert self._memory is not None, "it is open"
         if not plan.value.schedule.across:
             return ""
-        return self._memory.unfetched or why_not_across(plan.value)
+        return self._memory.none_across or why_not_across(plan.value)
 
     def _apart(self, launch: Launch) -> Launch:
         """Return a launch that reads a copy of its input where the output overlaps it.

@@ -65,7 +65,7 @@ class SharedSlabs(NamedTuple):
     """The first that no rank has used."""
     heaps: tuple[Mapping[str, Any], ...]
     """What each said of its registered memory."""
-    unfetched: str
+    none_across: str
     """Why the kernel does not copy from every other rank's memory, or nothing."""
 
 
@@ -126,11 +126,11 @@ def share(
         crowded=is_crowded(group.rank, said_by, hosts),
         epoch=_unused(said_by),
         heaps=tuple(part["heap"] for part in said_by),
-        unfetched=_why_unfetched(group, [part["witness"] for part in said_by]),
+        none_across=_why_none_across(group, [part["witness"] for part in said_by]),
     )
 
 
-def _why_unfetched(group: Group, witnesses: Sequence[Mapping[str, Any]]) -> str:
+def _why_none_across(group: Group, witnesses: Sequence[Mapping[str, Any]]) -> str:
     """Return why not all ranks can have the kernel copy from others, alike on all."""
     if group.num_ranks == 1 or len(set(hosts_of(group))) > 1:
         return "it is for several ranks on one host"
@@ -138,9 +138,9 @@ def _why_unfetched(group: Group, witnesses: Sequence[Mapping[str, Any]]) -> str:
     for peer, witness in enumerate(witnesses):
         if peer != group.rank and not why and (said := why_not(witness)):
             why = f"rank {peer}: {said}"
-    for rank, (part, _) in enumerate(group.exchange({"unfetched": why})):
-        if part["unfetched"]:
-            return f"rank {rank} cannot have the kernel copy: {part['unfetched']}"
+    for rank, (part, _) in enumerate(group.exchange({"across": why})):
+        if part["across"]:
+            return f"rank {rank} cannot have the kernel copy: {part['across']}"
     return ""
 
 

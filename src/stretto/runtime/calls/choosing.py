@@ -66,7 +66,7 @@ def launch_of(
         num_ranks=calls.num_ranks,
         nbytes=full_size(request.collective, request.call, params, calls.num_ranks),
         memory=memory,
-        across=memory == STAGED and _is_fetched(request, session, params),
+        across=memory == STAGED and _may_go_across(request, session, params),
         # Staged plans always allow calls in place: ranks may differ in it, and their
         # plans must not. With registered memory all ranks' arrays lie alike, so all
         # know; except where the root alone has both arrays.
@@ -148,7 +148,7 @@ def _memory(
     return ZERO_COPY
 
 
-def _is_fetched(request: Request, session: Session, params: FrozenParams) -> bool:
+def _may_go_across(request: Request, session: Session, params: FrozenParams) -> bool:
     """Return whether the kernel may copy from the arrays that ranks have of their own.
 
     Every rank can tell: it does not depend on which arrays these are.

@@ -6,6 +6,7 @@ from typing import Any
 
 from stretto import executors
 from stretto.arrays import CPU
+from stretto.errors import CallError
 from stretto.executors import Call
 from stretto.program import collectives
 from stretto.program.collectives import Shape
@@ -38,6 +39,12 @@ def explain(
 
     What stands on less than a proof is said after a `#`, which a pin may have.
     """
+    if "wire" in params:
+        raise CallError(
+            f"rank {self.rank}: explain: wire={params['wire']!r:.60}; such a sum is "
+            "one kernel on GPUs, and else two exchanges: ask for all_to_all and "
+            "all_gather of uint8"
+        )
     collective, count, dtype, registered, device, pin = self._read(
         "explain",
         collective=collective,

@@ -38,8 +38,8 @@ class Question:
     memory: str = STAGED
     """zero_copy when the arrays are registered: both memories are then possible."""
     across: bool = False
-    """Whether the kernel copies between the ranks' memories: what is staged may then be
-    fetched so."""
+    """Whether the kernel copies between the ranks' memories: what is staged may then go
+    across."""
     in_place: bool = True
     params: FrozenParams = ()
     dtypes: str = ""

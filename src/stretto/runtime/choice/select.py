@@ -106,7 +106,7 @@ class Rule:
         return (
             self.collective == asked.collective
             and not asked.hosts  # it was measured on one
-            and (self.memory == asked.memory or self._is_fetched(asked))
+            and (self.memory == asked.memory or self._goes_across(asked))
             and self.beside == asked.beside
             and self.one_way <= asked.one_way
             and self.fewest <= asked.num_ranks <= self.most
@@ -114,7 +114,7 @@ class Rule:
             and self.dtypes in ("", asked.dtypes or self.dtypes)
         )
 
-    def _is_fetched(self, asked: Question) -> bool:
+    def _goes_across(self, asked: Question) -> bool:
         """Return whether it is about what the kernel copies, and may do so."""
         return asked.across and (self.memory, asked.memory) == (ACROSS, STAGED)
 

@@ -97,12 +97,14 @@ class CallWatch:
             self._group.abandon(how)
             raise
         finally:
-            if not done and self._plan.schedule.across:
-                leave(self._group.rank, self._slabs)
-            if self._ring is not None:
-                self._ring.fail()  # if it has not ended
-            self._words[Common.SLEEP_US] = _FIRST_SLEEP_US
-            self._words[Common.INSIDE] = 0
+            try:
+                if not done and self._plan.schedule.across:
+                    leave(self._group.rank, self._slabs)
+            finally:  # an interrupt may come while it waits
+                if self._ring is not None:
+                    self._ring.fail()  # if it has not ended
+                self._words[Common.SLEEP_US] = _FIRST_SLEEP_US
+                self._words[Common.INSIDE] = 0
 
     def _inside(self) -> int:
         return int(self._words[Common.INSIDE])

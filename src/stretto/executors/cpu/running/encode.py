@@ -179,7 +179,7 @@ class _Encoder:
                 f"plan {plan.name}: {most} lanes a rank, want at most {MAX_LANES}"
             )
         across = plan.schedule.across
-        if across and (why := self.memory.unfetched or why_not_across(plan)):
+        if across and (why := self.memory.none_across or why_not_across(plan)):
             raise PlanError(f"plan {plan.name}: {why}")
         for rank, space in () if across else sorted(self.reached):
             runs = plan.inputs if space is Space.INPUT else plan.outputs

@@ -18,5 +18,5 @@ class Memory(NamedTuple):
     layout: SlabLayout
     cache_bytes: int
     """What fits in the last level of cache."""
-    unfetched: str = ""
+    none_across: str = ""
     """Why the kernel does not copy from every other rank's memory, or nothing."""
