@@ -31,6 +31,7 @@ import stage_members  # noqa: E402, F401
 import stage_shared  # noqa: E402, F401
 import stage_started  # noqa: E402, F401
 import stage_streams  # noqa: E402, F401
+import stage_suspend  # noqa: E402, F401
 from calls import warm  # noqa: E402
 from stage import STAGES, Stage  # noqa: E402
 from stages import empty_cases, type_cases, verb_cases  # noqa: E402

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from stretto.compiler.plan import Plan, ProvedPlan
 from stretto.errors import CallError, StrettoError
+from stretto.executors.waits import Patience
 from stretto.program.elements import Operator, storage
 from stretto.program.epilogues import Spec
 from stretto.registry import Registry
@@ -217,32 +218,6 @@ class Group(Protocol):
         return
 
 
-class Patience:
-    """One wait's deadline, asked between two looks at what is waited for.
-
-    A deadline that becomes shorter (a member has closed: what it sent is there, or is
-    on its way) counts from then on. And no wait is over that was not when last asked:
-    what it waits for may have come with the news, or while this process stood still,
-    and is looked for once more.
-    """
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._deadline_s = group.deadline_s
-        self._shorter_at_s = 0.0
-        self._was_over = False
-
-    def is_over(self, since_s: float, now_s: float) -> bool:
-        """Whether a wait without progress since then has lasted too long."""
-        deadline_s = self._group.deadline_s
-        if deadline_s < self._deadline_s:
-            self._shorter_at_s = now_s
-        self._deadline_s = deadline_s
-        was_over = self._was_over
-        self._was_over = now_s - max(since_s, self._shorter_at_s) > deadline_s
-        return was_over and self._was_over
-
-
 def hosts_of(group: Group) -> tuple[int, ...]:
     """Return the host of each rank of a group; one for all where it does not say."""
     return tuple(group.hosts) or (0,) * group.num_ranks
@@ -349,6 +324,23 @@ class Session(Protocol):
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
         raise CallError("counts on a GPU are for calls on GPUs")
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes that this rank holds, by what they are for; at once."""
+        return {}
+
+    def keeps(self) -> str:
+        """Return why this rank cannot give memory back now, or ""."""
+        return "sessions of this executor give no memory back"
+
+    def suspend(self) -> None:
+        """Give back what calls work in; no rank is in a call. Registered arrays stay.
+
+        Or what they hold is kept elsewhere. Nothing is exchanged.
+        """
+
+    def resume(self) -> None:
+        """Take it again, at the same addresses (collective, as `renew`)."""
 
     def mark(self, stream: Any = None) -> Any:
         """Return the point that a stream has come to; without one, the current."""

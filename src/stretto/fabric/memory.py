@@ -37,6 +37,8 @@ __all__ = [
     "Span",
     "bytes_at",
     "create_file",
+    "give_back",
+    "held",
     "huge_pages",
     "keep_room",
     "kind_of_file",
@@ -54,6 +56,7 @@ _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000 if _LINUX else 0x40
 _MADV_POPULATE_WRITE = 23
 _MADV_HUGEPAGE = 14
+_MADV_REMOVE = 9
 _MS_SYNC = 4
 _FULL = errno.ENOMEM, errno.EFAULT
 """What populating says when there is no memory: who wrote there would be killed."""
@@ -78,6 +81,7 @@ def _libc() -> Any:
     libc.mmap.argtypes = [address, size, number, number, number, ctypes.c_int64]
     libc.munmap.argtypes = [address, size]
     libc.madvise.argtypes = libc.msync.argtypes = [address, size, number]
+    libc.mincore.argtypes = [address, size, address]
     return libc
 
 
@@ -334,6 +338,25 @@ def prefault(address: int, nbytes: int) -> None:
             raise _no_memory("pages", nbytes, OSError(code, os.strerror(code)))
     # Older kernels: reading one byte a page maps it, and changes nothing of a peer's.
     np.asarray(Span(start, length))[::PAGE].sum()
+
+
+def give_back(address: int, nbytes: int) -> None:
+    """Give the whole pages of a shared range back: all who map it read zeros there.
+
+    They get pages again where they write, or by `prefault`.
+    """
+    start = -(-address // PAGE) * PAGE
+    length = (address + nbytes) // PAGE * PAGE - start
+    if _LINUX and length > 0:  # elsewhere they stay, and that is all
+        _libc().madvise(start, length, _MADV_REMOVE)
+
+
+def held(address: int, nbytes: int) -> int:
+    """Return how many bytes of a shared range are memory by now, in whole pages."""
+    start = address // PAGE * PAGE
+    pages = np.zeros(-(-(address + nbytes - start) // PAGE), np.uint8)
+    _libc().mincore(start, pages.size * PAGE, pages.ctypes.data)
+    return int((pages & 1).sum()) * PAGE
 
 
 @functools.cache

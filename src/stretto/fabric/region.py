@@ -78,6 +78,11 @@ class GroupRegions(FreeRanges):
         free = [list(one) for one in self._free]
         return {"live": live, "free": free, "next": self._next}
 
+    def in_use(self) -> list[GroupRegion]:
+        """Return the regions that are not withdrawn here, in the order of taking."""
+        live = self._live.items()
+        return [one for epoch, one in live if epoch not in self._withdrawn]
+
     def take_over(self, account: Mapping[str, Any]) -> None:
         """Have the same in use, and free, as the ranks that were there before."""
         self._live = {e: GroupRegion(at, size, e) for e, at, size in account["live"]}

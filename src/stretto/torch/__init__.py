@@ -84,8 +84,10 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_v",
     "register",
+    "resume",
     "sandbox",
     "scatter",
+    "suspend",
 ]
 
 _HOMES = {
@@ -95,7 +97,9 @@ _HOMES = {
     "fuse": "fusing",
     "place_buffers": "buffers",
     "sandbox": "answered",
-    **dict.fromkeys(("deregister", "empty", "pool", "register"), "memory"),
+    **dict.fromkeys(
+        ("deregister", "empty", "pool", "register", "resume", "suspend"), "memory"
+    ),
 }
 """Where public names are that are no operators. Each is imported when it is first asked
 for, so that the import is quick."""

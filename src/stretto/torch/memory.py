@@ -47,6 +47,24 @@ def empty(
     return flat[:nbytes].view(dtype).view(sizes)
 
 
+@untraced
+def suspend(group: Any = None) -> None:
+    """Give the memory of a group's calls back until `resume` (collective).
+
+    As `Communicator.suspend` does: captured graphs stay valid, what `empty` gave and
+    pools hold comes back with it.
+    """
+    with both_families():
+        communicator(group).suspend()
+
+
+@untraced
+def resume(group: Any = None) -> None:
+    """Take it again, at the same addresses (collective)."""
+    with both_families():
+        communicator(group).resume()
+
+
 def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
     """Return a shape that was passed as numbers, or as one sequence."""
     alone = len(shape) == 1 and isinstance(shape[0], Sequence)

@@ -320,3 +320,27 @@ def check_a_monitored_barrier_names_who_is_late(rank, n):
             group.monitored_barrier(timedelta(seconds=1), wait_all_ranks=True)
     dist.barrier()
     dist.destroy_process_group(group)
+
+
+def check_its_memory_may_be_given_back_for_a_while(rank, n):
+    group = dist.new_group(backend="stretto")
+    x = torch.ones(100_000) * (rank + 1)
+    kept = stretto.torch.empty(1000, group=group)
+    kept.fill_(rank)
+    dist.all_reduce(x.clone(), group=group)
+    started = dist.all_reduce(x.clone(), group=group, async_op=True)
+    stretto.torch.suspend(group)
+    started.wait()
+    comm = stretto.torch.communicator(group)
+    assert comm.memory()["cpu"]["staging"] == 0
+    for call in (dist.all_reduce, dist.broadcast):
+        root = {"src": 0} if call is dist.broadcast else {}
+        with raises(RuntimeError, "is suspended"):
+            call(x, group=group, **root)
+    dist.barrier()  # other groups go on
+    stretto.torch.resume(group)
+    dist.all_reduce(x, group=group)
+    same(torch.ones(100_000) * (n * (n + 1) / 2), x)
+    dist.all_reduce(kept, group=group)
+    same(torch.full((1000,), n * (n - 1) / 2), kept)
+    dist.destroy_process_group(group)

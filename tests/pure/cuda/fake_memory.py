@@ -63,12 +63,18 @@ class FakeMemory:
         prot = mmap.PROT_READ | mmap.PROT_WRITE
         got = _libc.mmap(start, nbytes, prot, SHARED | FIXED, handle, 0)
         assert got == start, "mapped elsewhere"
-        self.maps.append((start, nbytes, os.dup(handle)))
+        with self.lock:
+            self.maps.append((start, nbytes, os.dup(handle)))
         return (OK,)
 
     def cuMemUnmap(self, start, nbytes):
         flags = PRIVATE | ANONYMOUS | NORESERVE | FIXED
         _libc.mmap(start, nbytes, 0, flags, -1, 0)
+        with self.lock:
+            gone = [m for m in self.maps if start <= m[0] < start + nbytes]
+            self.maps = [m for m in self.maps if m not in gone]
+        for *_, handle in gone:
+            os.close(handle)
         return (OK,)
 
     def forget(self):
@@ -171,6 +177,10 @@ class FakeMemory:
         return (OK,)
 
     def cuMemcpyHtoD(self, to, source, nbytes):
+        ctypes.memmove(to, source, nbytes)
+        return (OK,)
+
+    def cuMemcpyDtoH(self, to, source, nbytes):
         ctypes.memmove(to, source, nbytes)
         return (OK,)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stretto.arrays import host_view
 from stretto.compiler.plan import ProvedPlan, settled_hosts
-from stretto.errors import CallError
+from stretto.errors import CallError, SharedMemoryError
 from stretto.executors import (
     Call,
     Group,
@@ -34,7 +34,14 @@ from stretto.executors.cpu.shared.slab import CALL, Slab, SlabLayout
 from stretto.executors.cpu.sharing import OwnSlab, share
 from stretto.executors.cpu.words import BETWEEN_BYTES, Common, Header
 from stretto.fabric.jit import require
-from stretto.fabric.memory import PAGE, Span, prefault, require_shared_memory
+from stretto.fabric.memory import (
+    PAGE,
+    Span,
+    give_back,
+    held,
+    prefault,
+    require_shared_memory,
+)
 from stretto.program.elements import check, dtype_name, storage
 from stretto.program.epilogues import Spec, evaluate
 from stretto.trace import close_ring, open_ring
@@ -71,6 +78,8 @@ class CpuSession(Session):
         self._way: FarHosts | None = None
         self._memory: Memory | None = None
         self._known: set[str] = set()
+        self._touched: set[tuple[int, int]] = set()
+        """What launches stage in: address and bytes, of every rank's slab."""
         self._copy = np.empty(0, np.uint8)
         """Of the last input that peers copied from while its place was written."""
         self._ring = None
@@ -134,7 +143,10 @@ class CpuSession(Session):
         finally:
             hooks.append(self._begin_exchange)
         # An address that is mapped anew is that of whoever was there.
-        return not far and self._way is None and before == self._memory
+        goes_on = not far and self._way is None and before == self._memory
+        if not goes_on:
+            self._touched.clear()
+        return goes_on
 
     def _begin_exchange(self, number: int, text: str) -> None:
         """Let peers see that this rank is in an exchange, and not in a call."""
@@ -221,6 +233,7 @@ class CpuSession(Session):
         encoded = encode(plan.value, call, text, self._memory, kernel_of)
         for address, nbytes in encoded.touched:
             prefault(address, nbytes)
+        self._touched.update(encoded.touched)
         if text not in self._known:
             self._known.add(text)
             self._mine.slab.register(int(encoded.table[Header.FINGERPRINT]), text)
@@ -271,6 +284,40 @@ class CpuSession(Session):
             launch(x, out)
 
         return run
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes that this rank holds, by what they are for; at once."""
+        staged = held(*self._staging())
+        return {"staging": staged, "registered": self._heap.nbytes}
+
+    def keeps(self) -> str:
+        """Return why this rank cannot give memory back now, or ""."""
+        if self._way is not None and self._way.carrier != "tcp":
+            return f"carrier {self._way.carrier!r} may have pinned it; only tcp has not"
+        return ""
+
+    def suspend(self) -> None:
+        """Give the pages of this rank's staging back, for all who map them."""
+        give_back(*self._staging())
+        self._copy = np.empty(0, np.uint8)
+
+    def resume(self) -> None:
+        """Take pages for all that launches stage in, on all ranks or on none."""
+        why = ""
+        try:
+            for address, nbytes in sorted(self._touched):
+                prefault(address, nbytes)
+        except SharedMemoryError as e:
+            why = f"rank {self._group.rank}: {e}"
+        said = [m["take"] for m, _ in self._group.exchange({"take": why})]
+        if refused := next(filter(None, said), ""):
+            self.suspend()
+            raise CallError(f"resume: {refused}; it is suspended still: free some")
+
+    def _staging(self) -> tuple[int, int]:
+        """Return where this rank's slab has packets and bulk units, and their bytes."""
+        places, base = self._mine.slab.layout, self._mine.slab.address
+        return base + places.packets(0), places.far(0) - places.packets(0)
 
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""

@@ -228,7 +228,7 @@ def warm(
     from stretto.executors.cuda.flags.regions import regions
     from stretto.executors.cuda.launching.plain import plain_kernels
 
-    region = regions(plan.value.num_ranks)[0][0]
+    region = regions(plan.value.num_ranks).sets[0]
     return {
         kernel.digest: functools.partial(compile_kernel, kernel, arch=arch)
         for kernel in plain_kernels(plan, call, rank=rank, region=region)

@@ -8,6 +8,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stretto.arrays import gpu_view, packed_view
 from stretto.compiler.plan import Batched, ProvedPlan
 from stretto.errors import CallError, DeviceError
@@ -19,6 +22,7 @@ from stretto.executors.cuda.device.driver import (
     JoinedStream,
     api,
     ask,
+    capturing,
     current_stream,
     open_device,
     stream_handle,
@@ -30,7 +34,7 @@ from stretto.executors.cuda.flags.flagsets import FlagSets
 from stretto.executors.cuda.flags.recorded import Recorded
 from stretto.executors.cuda.flags.regions import regions
 from stretto.executors.cuda.flags.steps import memory_of
-from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
+from stretto.executors.cuda.flags.testimony import Testimony
 from stretto.executors.cuda.flags.watch import SessionWatch
 from stretto.executors.cuda.hosts.way import FarWay
 from stretto.executors.cuda.launching.counted import prepare_counted
@@ -62,13 +66,16 @@ class CudaSession(Session):
         self._pair = group.only_transfers
         self._far_ranks = far_ranks(group)
         far = bool(self._far_ranks)
-        self.regions, total = regions(group.num_ranks, channel=self._pair, far=far)
-        page, total = total, total + PAGE_BYTES
-        self.slab = open_slab(self.device, group, total)
+        divided = regions(group.num_ranks, channel=self._pair, far=far)
+        self.regions, total = divided.sets, divided.total
+        self.slab = open_slab(self.device, group, total, kept=divided.staging)
         self.space = AddressSpace(self.device, group, self.slab)
         if not far:  # far peers reach nothing of it
             self.offset_at = self.space.offset  # type: ignore[method-assign]  # it is hot
         self._given = GroupRegions(_GRAIN, _GRAIN)
+        self._calls_take = total
+        self._saved: list[tuple[int, NDArray[np.uint8]]] = []
+        """What registered memory holds while it is given back, by offset."""
         if self.slab.nbytes > total:
             self._given.give(total, self.slab.nbytes - total)
         self.far = FarWay(self.device, group, self.regions) if far else None
@@ -76,7 +83,7 @@ class CudaSession(Session):
             self.device,
             group,
             [self.slab.base + r.control + CONTROL["broken"] for r in self.regions],
-            Testimony(self.slab.peers, group.rank, page),
+            Testimony(self.slab.peers, group.rank, divided.page),
         )
         if self.far is not None:
             self.far.start(self.watch)
@@ -266,6 +273,42 @@ class CudaSession(Session):
         """Wait for a stream, then raise what its launches met."""
         ask("cuStreamSynchronize", api().CUstream(stream))
         self.watch.check()
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes that this rank holds, by what they are for; at once."""
+        slab = self.slab
+        found = {"control": slab.kept}
+        if slab.is_whole:
+            found["staging"] = self._calls_take - slab.kept
+            found["registered"] = slab.nbytes - self._calls_take
+        else:
+            found["saved on the host"] = sum(raw.nbytes for _, raw in self._saved)
+        return found
+
+    def keeps(self) -> str:
+        """Return why this rank cannot give memory back now, or ""."""
+        if capturing(current_stream(self.device.ordinal)):
+            return "a graph is being captured"
+        return self.slab.why_not_given()
+
+    def suspend(self) -> None:
+        """Give staging and registered memory back; what that holds goes to the host."""
+        with self.quiet():
+            for region in self._given.in_use():
+                raw = np.empty(region.nbytes, np.uint8)
+                at = self.slab.base + region.offset
+                ask("cuMemcpyDtoH", raw.ctypes.data, at, raw.nbytes)
+                self._saved.append((region.offset, raw))
+            self.slab.give()
+
+    def resume(self) -> None:
+        """Take it again, at the same addresses, as it was (collective)."""
+        self.device.enter()
+        self.slab.take()
+        for offset, raw in self._saved:
+            ask("cuMemcpyHtoD", self.slab.base + offset, raw.ctypes.data, raw.nbytes)
+        ask("cuCtxSynchronize")
+        self._saved = []
 
     def close(self) -> None:
         """Free everything; what still runs is waited for."""

@@ -14,7 +14,7 @@ from stretto.arrays import CPU, GPU
 from stretto.errors import CallError
 from stretto.executors import Group, Session, comm_of
 from stretto.fabric.patience import check_deadline
-from stretto.runtime.calls import pacing, repeatable, verbs
+from stretto.runtime.calls import pacing, repeatable, suspending, verbs
 from stretto.runtime.calls.changing import Elastic
 from stretto.runtime.calls.choosing import selector_of
 from stretto.runtime.calls.elastic import ElasticRunner
@@ -91,6 +91,7 @@ class Communicator(ElasticRunner):
     pace = pacing.pace
     repeated = repeatable.repeated
     repeated_in_place = repeatable.repeated_in_place
+    memory, suspend, resume = suspending.memory, suspending.suspend, suspending.resume
 
     def __init__(
         self,

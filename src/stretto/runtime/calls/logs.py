@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import warnings
+from typing import Any
 
 from stretto.arrays import CPU
 from stretto.executors import Call
@@ -57,6 +58,19 @@ def say_quantised(
         device,
         wire,
         "by one kernel" if device != CPU else "in two exchanges of bytes",
+    )
+
+
+def say_memory(comm: Any, what: str, before: int, after: int) -> None:
+    """Log what a communicator holds once it has given memory back, or taken it."""
+    logger().log(
+        logging.DEBUG if comm.rank else logging.INFO,
+        "rank %d of %d: %s: it holds %.1f MB%s",
+        comm.rank,
+        comm.num_ranks,
+        what,
+        after / 1e6,
+        f", and held {before / 1e6:.1f}" if before else "",
     )
 
 

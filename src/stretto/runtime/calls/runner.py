@@ -86,7 +86,9 @@ class CallRunner:
         """Proves what it calls for other numbers of ranks."""
         self._alone = alone
         self._fault: BaseException | None = None
-        self._closed = self._is_busy = False
+        self._closed = self._is_busy = self._suspended = False
+        self._aside: list[Session] = []
+        """The sessions whose memory is given back."""
         self._rows: dict[int, tuple[Array, Array]] = {}
         """By their number: this rank's counts, and those of all ranks."""
         self._inside: dict[str, Claim] = {}
@@ -147,6 +149,15 @@ class CallRunner:
 
     def _ready(self, what: str) -> None:
         """Wait for calls started before; refuse when nothing can be called."""
+        self._ready_to(what)
+        if self._suspended:
+            raise CallError(
+                f"rank {self.rank}: {what}: this communicator is suspended; want "
+                "resume() first, on all ranks"
+            )
+
+    def _ready_to(self, what: str) -> None:
+        """Do the same for what may also be asked while it is suspended."""
         self._wait_started()
         if self._fault is not None:
             raise CommunicatorBroken(
@@ -182,7 +193,7 @@ class CallRunner:
 
     def _choose_table(self) -> None:
         """While anything is unusual every call goes the long way, and hears why."""
-        odd = self._is_busy or self._closed or self._fault
+        odd = self._is_busy or self._closed or self._fault or self._suspended
         self._usual = {} if odd else self._calls
         self._known = {} if self._inside else self._usual
         if self._group.broken[0]:  # also just now
@@ -210,7 +221,7 @@ class CallRunner:
                 raise self._broke(e) from None
 
     def _check_fault(self, name: str) -> None:
-        if self._fault is not None or self._closed:
+        if self._fault is not None or self._closed or self._suspended:
             self._ready(name)
 
     def _set_busy(self, busy: bool) -> None:
@@ -254,6 +265,7 @@ class CallRunner:
         self.hosts = settled_hosts(executors.hosts_of(group), group.num_ranks)
         self._calls.clear()
         self._rows.clear()
+        self._aside, self._suspended = [], False
         self._fault = None
         self._choose_table()
 

@@ -40,6 +40,10 @@ class Slab:
         self.peers: list[int] = []
         """Everybody's slab as it is mapped here; 0: that rank is on another host."""
         self.nbytes = 0
+        self.kept = 0
+        """So many bytes from its beginning on are mapped as long as it is open."""
+        self.is_whole = True
+        """Whether all of it is memory, and not given back."""
         self.kind = ""
         self._mapped: list[tuple[int, int]] = []
         self._reserved: list[int] = []
@@ -95,14 +99,58 @@ class Slab:
         self.nbytes += nbytes
         return start
 
-    def open_fd(self, nbytes: int) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """Create the first memory; return what to tell the peers."""
-        nbytes = self._round(nbytes)
-        self.base = self._reserve()
-        self._map(self.base, 0, nbytes, self._create(nbytes), own=True)
-        self._zero(nbytes)
-        fd = self._export(self.base)
-        return {"kind": "fd", "nbytes": nbytes}, (fd,)
+    def why_not_given(self) -> str:
+        """Return why it cannot be given back for a while, or ""."""
+        if self.can_grow:
+            return ""
+        return "GPU memory that is shared by legacy IPC stays where it is"
+
+    def give(self) -> None:
+        """Unmap all but what is kept, here; it is free when every rank has.
+
+        Addresses stay: what is mapped there later is what they mean.
+        """
+        kept = set(self.peers)
+        for start, nbytes in self._mapped:
+            if start not in kept:
+                ask("cuMemUnmap", start, nbytes)
+        self._mapped = [m for m in self._mapped if m[0] in kept]
+        self.is_whole = False
+
+    def take(self) -> None:
+        """Map what was given back, zero, on every rank or on none (collective)."""
+        start, nbytes, why = self.kept, self.nbytes - self.kept, ""
+        fds: tuple[int, ...] = ()
+        try:
+            self._map(self.base, start, nbytes, self._create(nbytes), own=True)
+            ask("cuMemsetD8", self.base + start, 0, nbytes)
+            ask("cuCtxSynchronize")
+            fds = (self._export(self.base + start),)
+        except DeviceError as e:
+            why = f"rank {self._group.rank}: {nbytes >> 20} MB of GPU memory: {e}"
+        try:
+            said = self._group.exchange({"take": why}, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        with received(said):
+            refused = next((m["take"] for m, _ in said if m["take"]), "")
+            if not refused:
+                self._map_peers(said, start, nbytes)
+        if refused:
+            self.give()
+            raise CallError(f"resume: {refused}; it is suspended still: free some")
+        self.is_whole = True
+
+    def open_fd(self, nbytes: int, kept: int) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Create the first memory, two pieces of it; return what to tell the peers."""
+        pieces = self._round(kept), self._round(nbytes - self._round(kept))
+        self.base, self.kept = self._reserve(), kept
+        for start, piece in zip((0, pieces[0]), pieces, strict=True):
+            self._map(self.base, start, piece, self._create(piece), own=True)
+        self._zero(sum(pieces))
+        fds = tuple(self._export(self.base + start) for start in (0, pieces[0]))
+        return {"kind": "fd", "nbytes": sum(pieces), "pieces": pieces}, fds
 
     def open_ipc(self, nbytes: int) -> dict[str, Any]:
         """Allocate the slab for legacy IPC; return what to tell the peers."""
@@ -119,8 +167,10 @@ class Slab:
             self.base if q == self._group.rank else self._reserve() if near else 0
             for q, near in enumerate(self._near)
         ]
-        self._map_peers(said, 0, nbytes)
-        self.nbytes, self.kind = nbytes, "fd"
+        first, second = said[self._group.rank][0]["pieces"]
+        self._map_peers(said, 0, first)
+        self._map_peers(said, first, second, 1)
+        self.nbytes, self.kind, self.kept = nbytes, "fd", first
 
     def adopt_ipc(self, said: Sequence[tuple[Mapping[str, Any], Any]]) -> None:
         """Open the peers' allocations."""
@@ -193,10 +243,12 @@ class Slab:
         said: Sequence[tuple[Mapping[str, Any], Sequence[int]]],
         start: int,
         nbytes: int,
+        nth: int = 0,
     ) -> None:
+        """Map what each peer has given, as its descriptor of that number."""
         for q, (_, descriptors) in enumerate(said):
             if q != self._group.rank and self._near[q]:
-                fd = descriptors[0]
+                fd = descriptors[nth]
                 handle = ask("cuMemImportFromShareableHandle", fd, _fd_type())
                 self._map(self.peers[q], start, nbytes, handle, own=False)
 
@@ -208,13 +260,16 @@ class Slab:
             ask("cuMemRelease", handle)
 
 
-def open_slab(device: Device, group: Group, nbytes: int) -> Slab:
-    """Open a slab for a group (collective): file descriptors if everybody can."""
+def open_slab(device: Device, group: Group, nbytes: int, *, kept: int) -> Slab:
+    """Open a slab for a group (collective): file descriptors if everybody can.
+
+    Its first `kept` bytes stay, the rest may be given back.
+    """
     slab = Slab(device, group)
     fds: tuple[int, ...] = ()
     refused = ""
     try:
-        message, fds = slab.open_fd(nbytes)
+        message, fds = slab.open_fd(nbytes, kept)
     except DeviceError as e:
         message, refused = {"kind": "none", "nbytes": 0}, str(e)
     try:

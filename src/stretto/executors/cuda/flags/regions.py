@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ FAR_SHARE = 16
 """What ranks on several hosts have: each mirrors the others' staging (hosts)."""
 MOST_TILE = 1 << 31
 """Bytes of a tile: kernels count a slice's in 32 bits, and step beyond its end."""
-PAGE = 4096
+PAGE, GRAIN = 4096, 2 << 20
+"""Of what is told apart in it, and of what is mapped apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +52,39 @@ class FlagRegion:
         object.__setattr__(self, "halves", halves)
 
 
-def regions(
-    num_ranks: int, *, channel: bool = False, far: bool = False
-) -> tuple[tuple[FlagRegion, ...], int]:
-    """Return the sets of a session and the bytes they take together.
+class Divided(NamedTuple):
+    """The first part of a slab: what kernels count in first, which always stays."""
 
-    Two ranks that only transfer have one, with a part of the staging; `far`: some are
-    on other hosts.
+    sets: tuple[FlagRegion, ...]
+    page: int
+    """A page of words for peers."""
+    staging: int
+    """Where control memory ends, and staging begins."""
+    total: int
+
+
+def regions(num_ranks: int, *, channel: bool = False, far: bool = False) -> Divided:
+    """Return how the slab of a session is divided.
+
+    Two ranks that only transfer have one set, with a part of the staging; `far`: some
+    are on other hosts.
     """
-    found = []
-    at = 0
     share = FAR_SHARE if far else PAIR_SHARE if channel else 1
+    starts: list[dict[str, int]] = []
+    at = 0
     for _ in range(1 if channel else _wanted_sets()):
-        starts = {"control": at}
+        starts.append({"control": at})
         at += -(-control_bytes(num_ranks) // PAGE) * PAGE
-        starts["counts"] = at
+        starts[-1]["counts"] = at
         at += PAGE
+    page, staging = at, -(-(at + PAGE) // GRAIN) * GRAIN
+    at = staging
+    for one in starts:
         for kind, nbytes in HALVES.items():
-            starts[kind] = at
+            one[kind] = at
             at += 2 * (nbytes // share)
-        found.append(FlagRegion(**starts, share=share))
-    return tuple(found), at
+    sets = tuple(FlagRegion(**one, share=share) for one in starts)
+    return Divided(sets, page, staging, at)
 
 
 def _wanted_sets() -> int:
