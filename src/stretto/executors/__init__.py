@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from stretto.compiler.plan import Plan, ProvedPlan
 from stretto.errors import CallError, StrettoError
-from stretto.executors.waits import Patience
+from stretto.fabric.patience import Patience
 from stretto.program.elements import Operator, storage
 from stretto.program.epilogues import Spec
 from stretto.registry import Registry

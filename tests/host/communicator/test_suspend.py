@@ -90,6 +90,7 @@ def refusals(comm):
     started = comm.all_reduce_async(x)
     comm.suspend()
     started.wait()
+    comm.check()
     asked = [
         lambda: comm.all_reduce(x),
         lambda: comm.barrier(),

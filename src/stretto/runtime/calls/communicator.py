@@ -287,7 +287,7 @@ class Communicator(ElasticRunner):
 
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""
-        self._ready("check")
+        self._ready_to("check")
         self._hear()
         if int(self._group.broken[0]):
             raise self._broke(self._group.fail((), f"rank {self.rank}: check"))
