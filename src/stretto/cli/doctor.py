@@ -12,6 +12,7 @@ from stretto import executors, topology
 from stretto.cli.output import add_json, print_rows
 from stretto.errors import StrettoError
 from stretto.fabric import hop
+from stretto.runtime.choice import Profile, own
 from stretto.topology.detect import cores
 
 _EXTRAS = {
@@ -49,10 +50,24 @@ def _findings() -> Iterator[tuple[str, str, str]]:
     yield "package", "numpy", metadata.version("numpy")
     for module, advice in _EXTRAS.items():
         yield "package", module, _version(module) or f"missing ({advice})"
+    profiles = own.texts()
     for name in executors.names():
         yield from _said(f"executor {name}", lambda n: executors.get(n).doctor(), name)
+        if said := _profile(name, profiles.get(name)):
+            yield f"executor {name}", "profile", said
     for name in hop.names():
         yield from _said(f"carrier {name}", lambda n: hop.get(n).examine(), name)
+
+
+def _profile(executor: str, text: str | None) -> str:
+    """Return by what was measured where calls are chosen; nothing: by nothing."""
+    if text is not None:
+        return f"yours, of {Profile.parse(text, 'yours').about or 'this machine'}"
+    shipped = Profile.shipped(executor)
+    here, tune = topology.here(executor), f"stretto tune --quick --device {executor}"
+    if shipped.machine and here not in ("", *shipped.machine.split(" or ")):
+        return f"shipped, of {shipped.machine}; of {here} you get one by `{tune}`"
+    return f"shipped: {shipped.about}; yours by `{tune}`" if shipped.about else ""
 
 
 def _said(

@@ -16,7 +16,7 @@ from stretto.bench import tune
 from stretto.cli.output import Progress
 from stretto.errors import CallError, ParseError, reading
 from stretto.runtime.calls import VERBS
-from stretto.runtime.choice import parse_sizes, spell_size
+from stretto.runtime.choice import own, parse_sizes, spell_size
 
 _TUNABLE = tuple(
     name
@@ -26,6 +26,9 @@ _TUNABLE = tuple(
 _ZERO_COPY = (*_TUNABLE[:4], "broadcast")
 """Those that the runtime serves with registered memory as it is."""
 _SIZES = {"cpu": "8:16M:4", "cuda": "1K:1G:4"}
+_QUICK_S = 20.0
+_QUICK_SIZES = {"cpu": "512:8M:16", "cuda": "4K:64M:16"}
+_QUICK = (*_TUNABLE[:4], "broadcast")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,10 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--mode", default="", help="blocking or graph [graph on GPUs]")
     add("--dtype", default="", help="[float32; bfloat16 on GPUs]")
     add("--memory", default="both", choices=("staged", "zero_copy", "both"))
-    add("--budget", type=float, default=60.0, metavar="S", help="seconds in all [60]")
+    add("--quick", action="store_true", help="the usual ones, in 20 s")
+    add("--budget", type=float, metavar="S", help="seconds in all [60; 20 if quick]")
     add("--from-scratch", action="store_true", help="as if no profile were shipped")
     add("--deadline", type=float, metavar="S", help="what hangs longer has failed [10]")
-    add("--keep", type=int, default=12, help="measured, of those simulated [12]")
+    add("--keep", type=int, help="measured, of those simulated [12; 4 if quick]")
     add("--seed", type=int, default=0, help="of inputs and of the comparison [0]")
     add("--out", metavar="FILE", help="the profile [this user's, which is then used]")
     add("--state", metavar="FILE", help="what is decided so far [beside the profile]")
@@ -61,7 +65,11 @@ def run(args: argparse.Namespace) -> int:
     """Search, write the profile, and say what it brings."""
     if args.fit:
         return _fit(args)
-    path = Path(args.out) if args.out else tune.default_path(args.device)
+    if args.budget is None:
+        args.budget = _QUICK_S if args.quick else 60.0
+    if args.keep is None:
+        args.keep = 4 if args.quick else 12
+    path = Path(args.out) if args.out else own.path_of(args.device)
     state = Path(args.state) if args.state else path.with_suffix(".state.json")
     if args.again:
         tune.forget(state)
@@ -94,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         bench.plot_tuning(_joined(reports), args.plot)
     _show(reports)
-    _say_used(reports, path, tune.default_path(args.device))
+    _say_used(reports, path, own.path_of(args.device))
     return 0
 
 
@@ -102,7 +110,8 @@ def _task(
     args: argparse.Namespace, memory: str, state: Path, budget_s: float
 ) -> bench.BenchTask:
     on_gpu = args.device == "cuda"
-    names = tuple(args.collectives) or ("all_reduce",)
+    names = tuple(args.collectives) or (_QUICK if args.quick else ("all_reduce",))
+    sizes = (_QUICK_SIZES if args.quick else _SIZES)[args.device]
     names = _TUNABLE if "all" in names else names
     for name in names:
         if name not in _TUNABLE:
@@ -113,7 +122,7 @@ def _task(
         raise CallError(f"--keep {args.keep}; want at least 1")
     return bench.BenchTask(
         tests=names,
-        sizes=tuple(parse_sizes(args.sizes or _SIZES[args.device])),
+        sizes=tuple(parse_sizes(args.sizes or sizes)),
         num_ranks=args.ranks or bench.launched_ranks() or 2,
         dtype=args.dtype or ("bfloat16" if on_gpu else "float32"),
         device=args.device,

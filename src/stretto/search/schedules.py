@@ -183,7 +183,7 @@ def _ways(asked: Question) -> Iterator[Schedule]:
         yield Schedule(protocol="packets")
     yield Schedule(protocol="bulk")
     yield Schedule(protocol="bulk", direction="pull")
-    if asked.across:
+    if asked.across and not collectives.get(asked.collective).reduces:
         yield Schedule(direction="pull", memory="across")
     if asked.memory != "zero_copy":
         return

@@ -1,7 +1,7 @@
 """Machines: ranks, switches, links, routes and costs; one TOML file per family."""
 
 from stretto.topology.assumed import EXAMPLE, assumed
-from stretto.topology.detect import detect
+from stretto.topology.detect import detect, here
 from stretto.topology.hosts import assumed_hosts, cpu_hosts
 from stretto.topology.load import load, names, patterns
 from stretto.topology.machine import Machine
@@ -25,6 +25,7 @@ __all__ = [
     "cpu_hosts",
     "detect",
     "draw",
+    "here",
     "is_symmetry",
     "load",
     "names",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import platform
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from stretto.topology.load import load
 from stretto.topology.machine import Machine
 from stretto.topology.shapes import DraftMachine
 
-__all__ = ["cores", "detect", "printed"]
+__all__ = ["cores", "detect", "here", "printed", "processor"]
 
 Ask: TypeAlias = Callable[[Sequence[str]], str]
 """Runs a command and returns what it prints, nothing when there is no such command."""
@@ -46,6 +49,42 @@ def detect(*, ask: Ask = printed, num_cores: int | None = None) -> Machine:
         model = ask(("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"))
         return _gpus(links, model)
     return load(f"cpux{num_cores or cores()}")
+
+
+@functools.cache
+def here(device: str) -> str:
+    """Return what calls on a device run on here, as profiles name it; "" if unknown.
+
+    >>> here("cpu")  # doctest: +SKIP
+    'AMD EPYC 9B45, 2 cores'
+    """
+    if device == "cpu":
+        return f"{processor()}, {cores()} core{'s' * (cores() > 1)}"
+    return _gpu_model() if device == "cuda" else ""
+
+
+def processor() -> str:
+    """Return what the processor is called."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _gpu_model() -> str:
+    """Return what the first GPU is called, without touching it."""
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        try:
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if line.startswith("Model:"):
+                    return line.partition(":")[2].strip()
+        except OSError:
+            continue
+    said = printed(("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"))
+    return said.partition("\n")[0].strip()
 
 
 def cores() -> int:

@@ -3,13 +3,19 @@
 import functools
 import json
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.host.bench.test_bench import run
 
+import stretto
 from stretto import bench
 from stretto.bench import tune
+from stretto.runtime.calls import tuning
+from stretto.runtime.choice import own
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(150)]
 
@@ -81,11 +87,11 @@ def test_the_way_of_gpus_is_taken_on_pretended_ones(tmp_path, monkeypatch):
 
 def test_tuning_writes_a_profile_that_is_used(tmp_path):
     """It is chosen by figures, goes on where it was, and no setting is needed."""
-    profile = tmp_path / "cpu.toml"
     words = ("tune", "all_reduce", "--sizes", "1K:64K:8", "--budget", "2")
     words += ("--memory", "staged", "--report", str(tmp_path / "r.json"))
 
     status, said, error = run(*words, STRETTO_PROFILES=str(tmp_path))
+    (profile,) = tmp_path.glob("cpu.*.toml")
     text = profile.read_text()
     again = run(*words, STRETTO_PROFILES=str(tmp_path))
 
@@ -94,7 +100,7 @@ def test_tuning_writes_a_profile_that_is_used(tmp_path):
     assert "figures = [" in text
     assert 0 == again[0], again[2]
     assert "untuned:" not in again[2], "what was decided is not measured again"
-    kept = json.loads((tmp_path / "cpu.state.json").read_text())
+    kept = json.loads(profile.with_suffix(".state.json").read_text())
     assert 3 == len(kept["decided"])
     for one in kept["decided"].values():
         assert one["us"] <= one["untuned_us"] * 1.001
@@ -103,3 +109,36 @@ def test_tuning_writes_a_profile_that_is_used(tmp_path):
     words = ("bench", "all_reduce", "--sizes", "1K", "--budget", "0.2", "--json")
     used = json.loads(run(*words, STRETTO_PROFILES=str(tmp_path))[1])
     assert ["all_reduce/ring"] == [r["algorithm"].split()[0] for r in used["rows"]]
+
+
+def tuned_by_the_first(comm):
+    """Make parts that want tuning; return what the second and third of them know."""
+    tuning._WORDS = ("tune", "--quick", "--budget", "4", "all_reduce", "--sizes", "4K")
+    comm._profiles = replace(comm._profiles, tune=True)
+    took, known = [], []
+    for _ in range(2):
+        began = time.monotonic()
+        part = comm.split(0)
+        took.append(time.monotonic() - began)
+        known.append(dict(part._profiles.texts))
+        x = np.full(1024, comm.rank + 1.0, np.float32)
+        part.all_reduce(x)
+        assert x[0] == 3
+        part.close()
+    return took, known
+
+
+def test_an_unknown_machine_is_tuned_by_the_first_job_on_it(tmp_path, monkeypatch):
+    """All its ranks then know what was measured; the next job waits for nothing.
+
+    Ranks wait longer than their deadline: they hear that it goes on.
+    """
+    monkeypatch.setenv("STRETTO_PROFILES", str(tmp_path))
+    both = stretto.spawn(tuned_by_the_first, num_ranks=2, deadline_s=2.0)
+
+    (path,) = tmp_path.glob("*.toml")
+    assert path.read_text() == own.texts()["cpu"]
+    for took, (first, second) in both:
+        assert first == second == {"cpu": path.read_text()}
+        assert took[0] > 1.0
+        assert took[1] < took[0] / 2

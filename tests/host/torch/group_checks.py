@@ -325,7 +325,7 @@ def check_a_monitored_barrier_names_who_is_late(rank, n):
 def check_its_memory_may_be_given_back_for_a_while(rank, n):
     group = dist.new_group(backend="stretto")
     x = torch.ones(100_000) * (rank + 1)
-    kept = stretto.torch.empty(1000, group=group)
+    kept = stretto.torch.empty(1000, device=x.device.type, group=group)
     kept.fill_(rank)
     dist.all_reduce(x.clone(), group=group)
     started = dist.all_reduce(x.clone(), group=group, async_op=True)

@@ -10,7 +10,7 @@ import stretto.torch as st
 
 NO_CALLS = {
     *("Options", "StrettoGroup", "barrier", "communicator"),
-    *("fuse", "make_default", "named"),
+    *("fuse", "make_default", "named", "resume", "suspend"),
 }
 """They meet nobody, or take a group and nothing else."""
 REFUSED = (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError)

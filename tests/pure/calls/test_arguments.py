@@ -10,7 +10,7 @@ from stretto.errors import StrettoError
 from stretto.executors import Group
 from stretto.fabric.meeting.environment import find_place
 from stretto.fabric.patience import check_deadline, check_num_ranks
-from stretto.runtime.choice.select import Profile
+from stretto.runtime.choice import own
 
 ODD = [math.inf, math.nan, -1, 0, "30", None, True, [1], 1e300, 10**400, 1j, b"\xff"]
 
@@ -110,7 +110,7 @@ def test_a_bad_profile_is_passed_over_and_named(tmp_path, monkeypatch, text):
     (tmp_path / "cpu.toml").write_text(text)
 
     with pytest.warns(RuntimeWarning, match=r"cpu\.toml.*passed over"):
-        assert {} == Profile.of_user()
+        assert {} == own.texts()
 
 
 def test_a_profile_that_is_too_long_is_named(tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_a_profile_that_is_too_long_is_named(tmp_path, monkeypatch):
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
 
     with pytest.warns(RuntimeWarning, match="passed over") as w:
-        assert {} == Profile.of_user()
+        assert {} == own.texts()
     assert {"a.toml", "b.toml"} == {
         n for n in ("a.toml", "b.toml") if any(n in str(one.message) for one in w)
     }

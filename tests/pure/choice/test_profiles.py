@@ -6,7 +6,7 @@ import pytest
 
 from stretto.errors import TopologyError
 from stretto.executors import names
-from stretto.runtime.choice import Profile, Question, Selector
+from stretto.runtime.choice import Profile, Question, Selector, own
 from stretto.runtime.choice.measured import Measured, agree
 
 PROFILE = """
@@ -55,10 +55,10 @@ def test_a_users_profiles_are_read_where_they_lie(monkeypatch, tmp_path):
     (tmp_path / "cpu.toml").write_text(PROFILE)
     monkeypatch.setenv("STRETTO_PROFILES", str(tmp_path))
 
-    assert {"cpu": PROFILE} == Profile.of_user()
+    assert {"cpu": PROFILE} == own.texts()
     (tmp_path / "gpu.toml").write_bytes(b"\xff")
     with pytest.warns(RuntimeWarning, match=r"gpu\.toml.*passed over"):
-        assert {"cpu": PROFILE} == Profile.of_user()
+        assert {"cpu": PROFILE} == own.texts()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from stretto.bench.tune.fit import Fit, fit, observations, toml_of
 from stretto.bench.tune.memory import blame, decision_of, forget
-from stretto.bench.tune.profile import default_path, merged, rule_of, text_of
+from stretto.bench.tune.profile import merged, rule_of, text_of
 from stretto.search.halving import Decision, SearchSpace, TrialRequest, search
 from stretto.search.schedules import (
     candidates,
@@ -20,7 +20,6 @@ __all__ = [
     "blame",
     "candidates",
     "decision_of",
-    "default_path",
     "expanded",
     "fit",
     "forget",

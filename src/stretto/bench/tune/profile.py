@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stretto import topology
 from stretto.errors import TopologyError
 from stretto.program import collectives
 from stretto.runtime.choice import dtype_class, spell_size
 from stretto.search.halving import Decision
 
+_ONLY = ("one_way", "beside")
+"""What a row may be about alone."""
 _BEYOND = 2
 """A size so many times smaller or larger than any that was measured is not decided."""
-
-
-def default_path(executor: str) -> Path:
-    """Return where a user's own profile lies."""
-    if named := os.environ.get("STRETTO_PROFILES"):
-        return Path(named) / f"{executor}.toml"
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "stretto" / "profiles" / f"{executor}.toml"
 
 
 def rule_of(
@@ -70,10 +64,12 @@ def merged(
 ) -> str:
     """Return a profile's text: the file's rules, with these in place of their like.
 
-    What it says of rows stays: nobody tunes that.
+    What it says of rows stays: nobody tunes that. It is of this machine, unless it was
+    one that counts everywhere.
     """
     kept: list[Mapping[str, Any]] = []
     divided: Sequence[Mapping[str, Any]] = ()
+    machine = topology.here(executor)
     if path.is_file():
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -82,8 +78,9 @@ def merged(
         fresh = {_key(rule) for rule in rules}
         kept = [r for r in data.get("rule", ()) if _key(r) not in fresh]
         divided = data.get("rows", ())
+        machine = data.get("machine", "")
     both = sorted((*kept, *rules), key=lambda r: (not r.get("dtypes"), _key(r)))
-    return text_of(executor, both, about) + _text_of_rows(divided)
+    return text_of(executor, both, about, machine) + _text_of_rows(divided)
 
 
 def _text_of_rows(divided: Sequence[Mapping[str, Any]]) -> str:
@@ -93,12 +90,15 @@ def _text_of_rows(divided: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, ""]) if lines else ""
 
 
-def text_of(executor: str, rules: Sequence[Mapping[str, Any]], about: str) -> str:
-    """Return the text of a profile."""
+def text_of(
+    executor: str, rules: Sequence[Mapping[str, Any]], about: str, machine: str = ""
+) -> str:
+    """Return the text of a profile; what was measured on a machine counts there."""
     lines = [
         "# Written by `stretto tune`. figures: size, microseconds of what was chosen,",
         "# and of what would have been chosen without this file.",
         f"executor = {_quoted(executor)}",
+        *([f"machine = {_quoted(machine)}"] if machine else []),
         f"about = {_quoted(about)}",
     ]
     for rule in rules:
@@ -110,6 +110,7 @@ def text_of(executor: str, rules: Sequence[Mapping[str, Any]], about: str) -> st
             f"ranks = {list(rule['ranks'])}",
             *([f"dtypes = {_quoted(rule['dtypes'])}"] if rule.get("dtypes") else []),
             *([f"least = {_quoted(rule['least'])}"] if rule.get("least") else []),
+            *(f"{word} = true" for word in _ONLY if rule.get(word)),
             "sizes = [",
             *(f"  [{_quoted(size)}, {_quoted(pin)}]," for size, pin in rule["sizes"]),
             "]",
@@ -123,9 +124,10 @@ def text_of(executor: str, rules: Sequence[Mapping[str, Any]], about: str) -> st
     return "\n".join(lines) + "\n"
 
 
-def _key(rule: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...], str]:
+def _key(rule: Mapping[str, Any]) -> tuple[Any, ...]:
     where = str(rule["collective"]), str(rule["memory"]), tuple(rule["ranks"])
-    return (*where, str(rule.get("dtypes", "")))
+    only = (not rule.get(word) for word in _ONLY)  # such rows come first
+    return (*where, str(rule.get("dtypes", "")), *only)
 
 
 def _middle(low: int, high: int) -> int:

@@ -28,8 +28,8 @@ from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Prepare
 from stretto.fabric.patience import check_timeout
 from stretto.runtime.calls.ahead import load_ahead, prove
+from stretto.runtime.choice import own
 from stretto.runtime.choice.measured import Measured
-from stretto.runtime.choice.select import Profile
 
 ELASTIC = "STRETTO_ELASTIC"
 """The variable in which a launcher says how ranks may change, as JSON."""
@@ -110,7 +110,7 @@ def stand_by(standing: Standing) -> None:
     A standby may be called at any time, also while it does that.
     """
     load_ahead(CPU)
-    measured, known = Measured(texts=Profile.of_user()), set[str]()
+    measured, known = Measured(texts=own.texts()), set[str]()
 
     def told() -> list[str]:
         facts = list(standing.facts.values())

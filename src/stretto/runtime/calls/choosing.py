@@ -18,10 +18,11 @@ from stretto.program import collectives
 from stretto.program.collectives import storage
 from stretto.program.ir import members_of
 from stretto.runtime.calls.fused import Fused
-from stretto.runtime.calls.logs import say_chosen
+from stretto.runtime.calls.logs import logger, say_chosen
 from stretto.runtime.calls.requests.request import Request
 from stretto.runtime.calls.requests.verb import VERBS
 from stretto.runtime.calls.runner import CallRunner
+from stretto.runtime.calls.tuning import say_where_measured
 from stretto.runtime.choice.bits import ANY, INVARIANT, PROMISING, bits_in
 from stretto.runtime.choice.fused import fused_choice
 from stretto.runtime.choice.plans import plan_of, why_bits_vary
@@ -33,7 +34,7 @@ from stretto.runtime.choice.question import (
     Question,
     dtype_class,
 )
-from stretto.runtime.choice.select import Pin
+from stretto.runtime.choice.select import Pin, Profile
 from stretto.runtime.choice.selector import Selector
 
 _MOST_KINDS = 4096
@@ -209,6 +210,9 @@ def selector_of(calls: CallRunner, device: str) -> Selector:
     if selector is None:
         measured = calls._profiles.profile(device)
         selector = Selector(device, measured, calls._sessions)
+        shipped = Profile.shipped(device)
+        if not calls.rank and (said := say_where_measured(device, measured, shipped)):
+            logger().warning("%s", said)
         calls._selectors[device] = selector
     return selector
 

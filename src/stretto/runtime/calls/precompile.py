@@ -24,6 +24,7 @@ from stretto.executors import Call
 from stretto.fabric.process import die_with_parent
 from stretto.program import collectives
 from stretto.program.collectives import Operator, Shape, storage
+from stretto.runtime.choice import own
 from stretto.runtime.choice.beside import Beside
 from stretto.runtime.choice.plans import frozen, plan_of
 from stretto.runtime.choice.question import STAGED, Choice, Question, dtype_class
@@ -182,7 +183,7 @@ def compile_usual(
     from stretto.executors import cuda
 
     arch = cuda.arch_here() if arch is None else arch
-    texts = Profile.of_user()
+    texts = own.texts()
     profile = Profile.parse(texts["cuda"], "the user's") if "cuda" in texts else None
     usual = __version__, texts, _FIRST, _SOON, _LATER, _shipped()
     said = repr((num_ranks, arch, cuda.toolchain(), usual))

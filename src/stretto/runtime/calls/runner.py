@@ -21,6 +21,7 @@ from stretto.runtime.calls.ahead import Ahead
 from stretto.runtime.calls.known import KnownCall, KnownCalls
 from stretto.runtime.calls.requests.arguments import odd, read
 from stretto.runtime.calls.requests.request import Caller
+from stretto.runtime.calls.tuning import tuned_first
 from stretto.runtime.calls.work import CallThread
 from stretto.runtime.choice.bits import bits_in
 from stretto.runtime.choice.measured import Measured
@@ -133,6 +134,10 @@ class CallRunner:
                 if unavailable is None:
                     session = module.open_session(self._group)
                     self._sessions[executor] = session
+                    if self._profiles.tune and not self._alone:
+                        self._profiles = tuned_first(
+                            self._group, executor, self._profiles
+                        )
             except BaseException as e:
                 raise self._broke(e) from e.__cause__
             if session is None:  # on all ranks alike; what is open goes on

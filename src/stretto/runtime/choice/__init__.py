@@ -1,5 +1,6 @@
 """Which plan a call gets: pins, profiles, rules of rows; and its proof, made once."""
 
+from stretto.runtime.choice import own
 from stretto.runtime.choice.beside import Beside
 from stretto.runtime.choice.plans import frozen, proved_plan, proved_program
 from stretto.runtime.choice.question import (
@@ -8,7 +9,7 @@ from stretto.runtime.choice.question import (
     Question,
     dtype_class,
 )
-from stretto.runtime.choice.select import Pin, Profile, profile_folder
+from stretto.runtime.choice.select import Pin, Profile
 from stretto.runtime.choice.selector import Selector
 from stretto.runtime.choice.sizes import parse_size, parse_sizes, spell_size
 
@@ -22,9 +23,9 @@ __all__ = [
     "Selector",
     "dtype_class",
     "frozen",
+    "own",
     "parse_size",
     "parse_sizes",
-    "profile_folder",
     "proved_plan",
     "proved_program",
     "spell_size",

@@ -8,6 +8,7 @@ rank knew it as the communicator was made; rows without such names are passed ov
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from stretto.errors import TopologyError
 from stretto.executors import Group
 from stretto.program import algorithms
+from stretto.runtime.choice import own
 from stretto.runtime.choice.bits import ANY, VARIABLE, bits_in, bits_of_environment
 from stretto.runtime.choice.select import Profile
 
@@ -27,18 +29,25 @@ class Measured:
     lacking: frozenset[str] = frozenset()
     bits: str = ANY
     """What sums promise where a call does not say: rank 0's environment tells."""
+    tune: bool = False
+    """Whether a machine that nobody has tuned is to be: that tells it, too."""
 
     def said(self) -> dict[str, Any]:
         """Return them for who comes later; `of` makes them again."""
         texts, lacking = dict(self.texts), sorted(self.lacking)
-        return {"texts": texts, "lacking": lacking, "bits": self.bits}
+        told = {"bits": self.bits, "tune": self.tune}
+        return {"texts": texts, "lacking": lacking, **told}
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Measured:
         """Return what was said by another rank."""
         lacking = frozenset(said.get("lacking", ()))
-        bits = said.get("bits", ANY)
-        return cls(texts=said.get("texts", {}), lacking=lacking, bits=bits)
+        return cls(
+            texts=said.get("texts", {}),
+            lacking=lacking,
+            bits=said.get("bits", ANY),
+            tune=bool(said.get("tune")),
+        )
 
     def profile(self, executor: str) -> Profile | None:
         """Return what was measured with an executor, without what cannot be used."""
@@ -48,18 +57,21 @@ class Measured:
 
 def agree(group: Group) -> Measured:
     """Return the profiles that rank 0 reads, the same on every rank (collective)."""
-    own = Profile.of_user() if group.rank == 0 else {}
-    said = {"profiles": own, "bits": bits_of_environment()}
+    read = own.texts() if group.rank == 0 else {}
+    said = {"profiles": read, "bits": bits_of_environment()}
+    said["tune"] = os.environ.get(own.TUNE, "")
     first = group.exchange(said)[0][0]
     texts, bits = first["profiles"], bits_in(first["bits"], f"{VARIABLE} of rank 0")
+    tune = own.wants_tuning(first["tune"], f"{own.TUNE} of rank 0")
     if not texts:
-        return Measured(bits=bits)
+        return Measured(bits=bits, tune=tune)
     lacking = sorted(_named(texts) - set(algorithms.names()))
     known = group.exchange({"lacking": lacking})
     return Measured(
         texts=texts,
         lacking=frozenset(name for m, _ in known for name in m["lacking"]),
         bits=bits,
+        tune=tune,
     )
 
 

@@ -8,12 +8,9 @@ cheapest. The answer depends only on what all ranks know, so all find the same.
 from __future__ import annotations
 
 import functools
-import os
 import tomllib
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from stretto.arrays import CPU
@@ -41,8 +38,6 @@ Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | Beside | None
 wanted; an algorithm of one's own; either, paired with a schedule's words; or whatever
 leaves most of a GPU to others."""
 
-MOST_CHARACTERS = 1 << 19
-"""Of a profile: rank 0 hands it to all."""
 PACKETS_UP_TO = 16 << 10
 """Bytes a chunk up to which data that announce themselves beat a flag after them."""
 
@@ -127,6 +122,8 @@ class Profile:
     rules: tuple[Rule, ...] = ()
     rows: tuple[RowRule, ...] = ()
     """How rows of epilogues are divided, by the number of ranks."""
+    machine: str = ""
+    """What it was measured on, as `topology.here` says; nothing: it does not say."""
     about: str = field(default="", compare=False)
 
     def choose(
@@ -173,34 +170,13 @@ class Profile:
             rules = tuple(_rule(row) for row in data.get("rule", ()))
             rows = tuple(RowRule.parse(row) for row in data.get("rows", ()))
             executor, about = text_in(data["executor"]), text_in(data.get("about", ""))
-            return cls(executor=executor, rules=rules, rows=rows, about=about)
-
-    @classmethod
-    def of_user(cls) -> dict[str, str]:
-        """Return the texts of the user's own profiles, by executor.
-
-        They lie in STRETTO_PROFILES, or in the cache, where `stretto tune` puts them.
-        """
-        found = {}
-        for path in sorted(profile_folder().glob("*.toml")):
-            try:
-                text = path.read_text(encoding="utf-8")
-                cls.parse(text, str(path))
-                if len(text) > MOST_CHARACTERS:
-                    raise TopologyError(
-                        f"profile {path}: {len(text)} characters; want at most "
-                        f"{MOST_CHARACTERS}"
-                    )
-            except (OSError, UnicodeDecodeError, TopologyError) as e:
-                said = (
-                    str(e) if isinstance(e, TopologyError) else f"profile {path}: {e}"
-                )
-                warnings.warn(
-                    f"{said}. It is passed over", RuntimeWarning, stacklevel=2
-                )
-            else:
-                found[path.stem] = text
-        return found
+            return cls(
+                executor=executor,
+                rules=rules,
+                rows=rows,
+                machine=text_in(data.get("machine", "")),
+                about=about,
+            )
 
     @classmethod
     @functools.cache
@@ -212,6 +188,7 @@ class Profile:
         rules: list[Rule] = []
         rows: list[RowRule] = []
         about: list[str] = []
+        machines: list[str] = []
         for name, text in texts("stretto.topology", "profiles").items():
             if f'executor = "{executor}"' not in text:
                 continue
@@ -220,16 +197,14 @@ class Profile:
                 rules += found.rules
                 rows += found.rows
                 about.append(found.about)
-        said = "; ".join(about)
-        return cls(executor=executor, rules=tuple(rules), rows=tuple(rows), about=said)
-
-
-def profile_folder() -> Path:
-    """Return where the user's profiles lie."""
-    if named := os.environ.get("STRETTO_PROFILES"):
-        return Path(named)
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "stretto" / "profiles"
+                machines += [found.machine] * (found.machine not in ("", *machines))
+        return cls(
+            executor=executor,
+            rules=tuple(rules),
+            rows=tuple(rows),
+            machine=" or ".join(machines),
+            about="; ".join(about),
+        )
 
 
 def _rule(row: Mapping[str, Any]) -> Rule:
