@@ -63,8 +63,8 @@ def _profile(executor: str, text: str | None) -> str:
     """Return by what was measured where calls are chosen; nothing: by nothing."""
     if text is not None:
         return f"yours, of {Profile.parse(text, 'yours').about or 'this machine'}"
-    shipped = Profile.shipped(executor)
     here, tune = topology.here(executor), f"stretto tune --quick --device {executor}"
+    shipped = Profile.shipped(executor, here)
     if shipped.machine and here not in ("", *shipped.machine.split(" or ")):
         return f"shipped, of {shipped.machine}; of {here} you get one by `{tune}`"
     return f"shipped: {shipped.about}; yours by `{tune}`" if shipped.about else ""

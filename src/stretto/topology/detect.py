@@ -58,8 +58,9 @@ def here(device: str) -> str:
     >>> here("cpu")  # doctest: +SKIP
     'AMD EPYC 9B45, 2 cores'
     """
-    if device == "cpu":
-        return f"{processor()}, {cores()} core{'s' * (cores() > 1)}"
+    if device == "cpu":  # all of them: a launcher may have bound this process
+        many = os.cpu_count() or 1
+        return f"{processor()}, {many} core{'s' * (many > 1)}"
     return _gpu_model() if device == "cuda" else ""
 
 

@@ -92,6 +92,38 @@ def test_messages_arrive_wherever_arrays_lie(pin):
     assert [[], []] == stretto.spawn(at_all_places, pin, num_ranks=2)
 
 
+def where_its_own_is(comm, count):
+    """Return which calls in place are wrong, and what was kept of their inputs."""
+    n, r, wrong = comm.num_ranks, comm.rank, []
+    session = comm._session("cpu")
+    want = np.concatenate([np.arange(count) + q for q in range(n)]).astype("int32")
+    out = np.full((n, count), -1, "int32")
+    out[r] = np.arange(count) + r
+    comm.all_gather(out[r], out=out, algorithm=f"all_gather/one_shot {TAKEN_BY}")
+    wrong += ["all_gather"] * (out.ravel().tolist() != want.tolist())
+    for root in range(n):
+        x = np.arange(count) * (1 if r == root else 0) + root
+        comm.broadcast(x, out=x, root=root, algorithm=f"broadcast/flat {TAKEN_BY}")
+        wrong += ["broadcast"] * (x.tolist() != (np.arange(count) + root).tolist())
+        out = np.full((n, count), -1, "int32")
+        out[r] = np.arange(count) + r
+        here = out if r == root else None
+        comm.gather(out[r], out=here, root=root, algorithm=f"gather/flat {TAKEN_BY}")
+        wrong += ["gather"] * (r == root and out.ravel().tolist() != want.tolist())
+    return wrong, session._copy.nbytes
+
+
+TAKEN_BY = "pull bulk across"
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_in_place_is_no_copy_where_the_output_has_it_anyway(num_ranks):
+    """Peers read what nobody writes."""
+    for count in (5, 40_000):
+        found = stretto.spawn(where_its_own_is, count, num_ranks=num_ranks)
+        assert [([], 0)] * num_ranks == found
+
+
 def in_place(comm):
     """Return what an exchange in place gives, twice, and what was asked of it."""
     found = []

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from stretto import topology
 from stretto.errors import TopologyError
 from stretto.executors import names
 from stretto.runtime.choice import Profile, Question, Selector, own
@@ -110,8 +111,9 @@ def test_without_a_profile_nobody_is_asked(monkeypatch, tmp_path):
             asked.append(payload)
             return [(payload, ())] * 2
 
-    assert Measured() == agree(Group())
-    assert [{"profiles": {}, "bits": "any"}] == asked
+    here = topology.here("cpu")
+    assert Measured(here=here) == agree(Group())
+    assert [{"profiles": {}, "bits": "any", "here": here, "tune": ""}] == asked
 
 
 def test_a_row_that_the_machine_refuses_is_passed_over():
@@ -192,3 +194,22 @@ def test_a_pin_across_in_a_staged_row_is_passed_over_where_nothing_crosses():
 
     assert Profile.parse(text, "here").choose(asked) is None
     assert Profile.parse(text, "here").choose(replace(asked, across=True)) is not None
+
+
+def test_what_is_shipped_for_a_machine_comes_first_there(monkeypatch):
+    """Else it comes last, behind what counts everywhere, and is never asked."""
+    xeon = "Intel(R) Xeon(R) Processor, 2 cores"
+    large = replace(question(1 << 20, 2), collective="scatter", across=True)
+    small = replace(large, nbytes=100 << 10)
+
+    def chosen(asked, here):
+        said = Measured(here=here)
+        return str(Selector("cpu", shipped=said.shipped("cpu")).choose(asked))
+
+    for here in ("", "Another, 2 cores"):
+        assert "staged" in chosen(small, here)
+        assert "across" in chosen(large, here)
+    assert "across" in chosen(small, xeon)
+    assert "staged" in chosen(replace(small, across=False), xeon)
+    assert Profile.shipped("cpu", xeon).about.startswith("Intel Xeon")
+    assert "Intel" not in Profile.shipped("cpu").about

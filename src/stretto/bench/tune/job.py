@@ -26,7 +26,7 @@ from stretto.bench.tune.memory import SearchMemory, decision_of
 from stretto.bench.workload.cases import CallCase, case_of
 from stretto.bench.workload.task import BenchTask
 from stretto.runtime.calls import Communicator
-from stretto.runtime.calls.choosing import copies_across
+from stretto.runtime.calls.choosing import copies_across, shipped_for
 from stretto.runtime.choice import Profile, Question, Selector, dtype_class, spell_size
 from stretto.search.halving import (
     Decision,
@@ -79,7 +79,8 @@ class Tuner:
             comm.rank, comm.num_ranks,
             dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
         )  # fmt: skip
-        self._selector = Selector(task.device, Profile(executor=task.device))
+        untuned, shipped = Profile(executor=task.device), shipped_for(comm, task.device)
+        self._selector = Selector(task.device, untuned, shipped=shipped)
         self._across = copies_across(comm, task.device)
         self._leading: dict[Key, tuple[str, ...]] = {}
         """The pins that a size asked for last: its neighbours try them, too."""

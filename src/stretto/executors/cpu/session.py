@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.arrays import host_view
-from stretto.compiler.plan import ProvedPlan, settled_hosts
+from stretto.compiler.plan import Plan, ProvedPlan, settled_hosts
 from stretto.errors import CallError, SharedMemoryError
 from stretto.executors import (
     Call,
@@ -25,7 +25,7 @@ from stretto.executors import (
 )
 from stretto.executors.cpu.peers.far import FarHosts, FarSlab
 from stretto.executors.cpu.peers.faults import CallWatch
-from stretto.executors.cpu.running.crossing import why_not_across
+from stretto.executors.cpu.running.crossing import keeps_own, why_not_across
 from stretto.executors.cpu.running.encode import encode
 from stretto.executors.cpu.running.explain import explained
 from stretto.executors.cpu.running.places import Memory
@@ -256,7 +256,7 @@ class CpuSession(Session):
         if call.aside:
             return _aside(launch)
         if plan.value.schedule.across:
-            return self._apart(launch)
+            return self._apart(launch, self._own_place(plan.value, call))
         if any(call.rows):
             return _repacking(launch, call.rows, self._group.num_ranks)
         return launch if call.epilogue is None else _ending(launch, call.epilogue)
@@ -268,14 +268,28 @@ class CpuSession(Session):
             return ""
         return self._memory.none_across or why_not_across(plan.value)
 
-    def _apart(self, launch: Launch) -> Launch:
+    def _own_place(self, plan: Plan, call: Call) -> int | None:
+        """Return behind how many inputs the output has this rank's own, or None."""
+        if not keeps_own(plan, self._group.rank):
+            return None
+        if plan.collective == "broadcast":
+            return 0
+        gathers = plan.collective in ("all_gather", "gather")
+        alike = plan.num_members == plan.num_ranks and len(set(call.counts)) == 1
+        return self._group.rank if gathers and alike else None
+
+    def _apart(self, launch: Launch, place: int | None) -> Launch:
         """Return a launch that reads a copy of its input where the output overlaps it.
 
-        Peers copy from the input for as long as the call lasts.
+        Peers copy from the input for as long as the call lasts. An input that lies at
+        its own `place` in the output is not written.
         """
 
         def run(x: Any, out: Any) -> None:
-            if x is not None and out is not None and np.may_share_memory(x, out):
+            both = x is not None and out is not None
+            if both and place is not None:
+                both = self._address(x) != self._address(out) + place * x.nbytes
+            if both and np.may_share_memory(x, out):
                 if self._copy.nbytes < x.nbytes:
                     self._copy = np.empty(x.nbytes, np.uint8)
                 copy = self._copy[: x.nbytes].view(x.dtype)

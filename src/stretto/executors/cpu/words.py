@@ -78,6 +78,11 @@ class Code(enum.IntEnum):
     CROSS = 6
 
 
+HANDED, COPIES = 1, 2
+"""Bits of how a MOVE is: what it writes another core reads next; and it is one plain
+copy, of which nothing is left where both places are one."""
+
+
 class Base(enum.IntEnum):
     """What to add to an operand's value."""
 

@@ -91,7 +91,10 @@ def prove(kinds: Iterable[Question | str], measured: Measured) -> None:
         if asked is None or asked.collective not in collectives.names():
             continue
         with suppress(StrettoError):
-            selector = Selector(asked.executor, measured.profile(asked.executor))
+            name = asked.executor
+            selector = Selector(
+                name, measured.profile(name), shipped=measured.shipped(name)
+            )
             plan_of(selector.choose(asked), asked)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from stretto import topology
 from stretto.arrays import CPU
 from stretto.errors import (
     CallError,
@@ -110,7 +111,8 @@ def stand_by(standing: Standing) -> None:
     A standby may be called at any time, also while it does that.
     """
     load_ahead(CPU)
-    measured, known = Measured(texts=own.texts()), set[str]()
+    measured = Measured(texts=own.texts(), here=topology.here(CPU))
+    known = set[str]()
 
     def told() -> list[str]:
         facts = list(standing.facts.values())

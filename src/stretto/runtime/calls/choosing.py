@@ -209,12 +209,17 @@ def selector_of(calls: CallRunner, device: str) -> Selector:
     selector = calls._selectors.get(device)
     if selector is None:
         measured = calls._profiles.profile(device)
-        selector = Selector(device, measured, calls._sessions)
-        shipped = Profile.shipped(device)
+        shipped = shipped_for(calls, device)
+        selector = Selector(device, measured, calls._sessions, shipped)
         if not calls.rank and (said := say_where_measured(device, measured, shipped)):
             logger().warning("%s", said)
         calls._selectors[device] = selector
     return selector
+
+
+def shipped_for(calls: CallRunner, device: str) -> Profile:
+    """Return what comes with the library for the machine that rank 0 is on."""
+    return calls._profiles.shipped(device)
 
 
 def _is_registered(operand: Operand, session: Session) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto import topology
+from stretto.arrays import CPU
 from stretto.errors import TopologyError
 from stretto.executors import Group
 from stretto.program import algorithms
@@ -29,13 +31,15 @@ class Measured:
     lacking: frozenset[str] = frozenset()
     bits: str = ANY
     """What sums promise where a call does not say: rank 0's environment tells."""
+    here: str = ""
+    """What rank 0's processors are, by which all choose what is shipped for them."""
     tune: bool = False
     """Whether a machine that nobody has tuned is to be: that tells it, too."""
 
     def said(self) -> dict[str, Any]:
         """Return them for who comes later; `of` makes them again."""
         texts, lacking = dict(self.texts), sorted(self.lacking)
-        told = {"bits": self.bits, "tune": self.tune}
+        told = {"bits": self.bits, "here": self.here, "tune": self.tune}
         return {"texts": texts, "lacking": lacking, **told}
 
     @classmethod
@@ -46,8 +50,13 @@ class Measured:
             texts=said.get("texts", {}),
             lacking=lacking,
             bits=said.get("bits", ANY),
+            here=said.get("here", ""),
             tune=bool(said.get("tune")),
         )
+
+    def shipped(self, executor: str) -> Profile:
+        """Return what comes with the library, alike on all ranks."""
+        return Profile.shipped(executor, self.here if executor == CPU else "")
 
     def profile(self, executor: str) -> Profile | None:
         """Return what was measured with an executor, without what cannot be used."""
@@ -59,18 +68,19 @@ def agree(group: Group) -> Measured:
     """Return the profiles that rank 0 reads, the same on every rank (collective)."""
     read = own.texts() if group.rank == 0 else {}
     said = {"profiles": read, "bits": bits_of_environment()}
-    said["tune"] = os.environ.get(own.TUNE, "")
+    said |= {"here": topology.here(CPU), "tune": os.environ.get(own.TUNE, "")}
     first = group.exchange(said)[0][0]
     texts, bits = first["profiles"], bits_in(first["bits"], f"{VARIABLE} of rank 0")
     tune = own.wants_tuning(first["tune"], f"{own.TUNE} of rank 0")
     if not texts:
-        return Measured(bits=bits, tune=tune)
+        return Measured(bits=bits, here=first["here"], tune=tune)
     lacking = sorted(_named(texts) - set(algorithms.names()))
     known = group.exchange({"lacking": lacking})
     return Measured(
         texts=texts,
         lacking=frozenset(name for m, _ in known for name in m["lacking"]),
         bits=bits,
+        here=first["here"],
         tune=tune,
     )
 

@@ -180,31 +180,34 @@ class Profile:
 
     @classmethod
     @functools.cache
-    def shipped(cls, executor: str) -> Profile:
+    def shipped(cls, executor: str, here: str = "") -> Profile:
         """Return what comes with the library: a file for each kind of machine.
 
-        It is read once a process, however many groups there are.
+        What was measured on a machine like `here` comes first, then what counts
+        everywhere, then the others: they say more than the simulator. `machine` names
+        those where nothing else was measured. It is read once a process.
         """
-        rules: list[Rule] = []
-        rows: list[RowRule] = []
-        about: list[str] = []
-        machines: list[str] = []
-        for name, text in texts("stretto.topology", "profiles").items():
-            if f'executor = "{executor}"' not in text:
-                continue
-            found = cls.parse(text, f"{name}.toml")
-            if found.executor == executor:
-                rules += found.rules
-                rows += found.rows
-                about.append(found.about)
-                machines += [found.machine] * (found.machine not in ("", *machines))
-        return cls(
-            executor=executor,
-            rules=tuple(rules),
-            rows=tuple(rows),
-            machine=" or ".join(machines),
-            about="; ".join(about),
-        )
+        return _shipped(executor, here)
+
+
+def _shipped(executor: str, here: str) -> Profile:
+    found = [
+        profile
+        for name, text in texts("stretto.topology", "profiles").items()
+        if f'executor = "{executor}"' in text
+        if (profile := Profile.parse(text, f"{name}.toml")).executor == executor
+    ]
+    found.sort(key=lambda one: (one.machine != here, bool(one.machine)))
+    of_any = any(r.most > 1 for one in found if not one.machine for r in one.rules)
+    machines = dict.fromkeys(one.machine for one in found if one.machine)
+    return Profile(
+        executor=executor,
+        rules=tuple(rule for one in found for rule in one.rules),
+        rows=tuple(row for one in found for row in one.rows),
+        machine="" if of_any else " or ".join(machines),
+        about="; ".join(one.about for one in found if one.machine in ("", here))
+        or "; ".join(one.about for one in found),
+    )
 
 
 def _rule(row: Mapping[str, Any]) -> Rule:

@@ -40,6 +40,7 @@ class Selector:
         executor: str,
         profile: Profile | None = None,
         sessions: Mapping[str, Session] | None = None,
+        shipped: Profile | None = None,
     ) -> None:
         """Start with a measured profile, or with the one that is shipped.
 
@@ -47,7 +48,7 @@ class Selector:
         """
         self._executor = executor
         self._sessions = {} if sessions is None else sessions
-        shipped = Profile.shipped(executor)
+        shipped = Profile.shipped(executor) if shipped is None else shipped
         ours = profile is not None and profile.executor == executor
         self._profiles = [profile, shipped] if ours and profile else [shipped]
         self._known: dict[tuple[Question, Pin, bool], Choice] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stretto.compiler.plan import Loc, Move, Plan, Space
 
-__all__ = ["crosses", "parted", "why_not_across"]
+__all__ = ["crosses", "keeps_own", "parted", "why_not_across"]
 
 
 def crosses(rank: int, loc: Loc) -> bool:
@@ -40,3 +40,33 @@ def why_not_across(plan: Plan) -> str:
                 "for what is copied; want staged"
             )
     return ""
+
+
+def keeps_own(plan: Plan, rank: int) -> bool:
+    """Return whether an output's place for this rank's own gets nothing but its own.
+
+    Then the input may lie there while peers read it: what is written is there already.
+    """
+    moves = [(q, s) for q, _, _, s in plan.steps() if isinstance(s, Move)]
+    mine, own = (rank, Space.INPUT), (rank, Space.OUTPUT)
+    read = {
+        src.pos + i
+        for _, move in moves
+        for src in move.srcs
+        if (src.rank, src.space) == mine
+        for i in range(move.stop - move.start)
+    }
+    written = {
+        (dst.pos, move.stop - move.start, q, move.srcs)
+        for q, move in moves
+        for dst in move.dsts
+        if (dst.rank, dst.space) == own
+    }
+    kept: set[int] = set()
+    others: list[int] = []
+    for pos, many, q, srcs in written:
+        if q == rank and len(srcs) == 1 and (srcs[0].rank, srcs[0].space) == mine:
+            kept.add(pos - srcs[0].pos)
+        else:
+            others += range(pos, pos + many)
+    return len(kept) == 1 and not any(pos - min(kept) in read for pos in others)

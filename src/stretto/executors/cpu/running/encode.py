@@ -37,7 +37,7 @@ from stretto.executors.cpu.shared.slab import (
     STAGE_REGION,
     slot_class,
 )
-from stretto.executors.cpu.words import Base, Code, Header, Line
+from stretto.executors.cpu.words import COPIES, HANDED, Base, Code, Header, Line
 from stretto.fabric.hop import MORE
 from stretto.program.elements import Operator, storage
 
@@ -305,7 +305,10 @@ class _Encoder:
         skip = start - step.start
         handed = streaming and any(dst.space is Space.STAGE for dst in step.dsts)
         words = [int(Code.MOVE), kernel, streaming, nbytes]
-        words += [len(step.dsts), len(step.srcs), index, int(handed)]
+        alone = len(step.dsts) == len(step.srcs) == 1
+        copies = alone and self._divisor(step, step.dsts[0]) == 1
+        how = HANDED * bool(handed) + COPIES * copies
+        words += [len(step.dsts), len(step.srcs), index, how]
         for loc in (*step.dsts, *step.srcs):
             words += self._operand(loc, skip)
         return words

@@ -22,7 +22,9 @@ from __future__ import annotations
 from stretto.executors.cpu.shared.slab import PACKET_HEADER
 from stretto.executors.cpu.words import (
     BETWEEN_BYTES,
+    COPIES,
     FLAG,
+    HANDED,
     PRIVATE,
     Base,
     Common,
@@ -225,7 +227,10 @@ def move(
         operand += _WORDS
     tile_bytes = load(call + Header.TILE_BYTES.at)
     nbytes = min(tile_bytes, load(at + 32) - load(call + Header.TILE.at) * tile_bytes)
-    if nbytes > 0 and load(at + 64):
+    how = load(at + 64)
+    if how & COPIES and load(scratch) == load(scratch + 8):
+        nbytes = 0  # it is there: to write it would take it from who reads it
+    if nbytes > 0 and how & HANDED:
         _hand_over(load(call + Header.SESSION.at), at, scratch, nbytes)
     elif nbytes > 0:
         kernel = load(at + 16)
