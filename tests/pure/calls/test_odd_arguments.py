@@ -124,8 +124,10 @@ VERBS = sorted(
     name
     for name in dir(stretto.Communicator)
     if name[0] != "_" and callable(getattr(stretto.Communicator, name))
-    if name not in ("close", "check", "experts")  # it opens a room, which has its own
+    if name not in ("close", "check", "experts", "refuse")
 )
+"""But for those of rooms above: one opens a room, and one is what such a room breaks a
+communicator by."""
 
 
 def parameters(verb):

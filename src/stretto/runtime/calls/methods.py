@@ -148,7 +148,12 @@ def _frozen(one: Verb) -> tuple[list[str], str, str]:
     if "pairs" in one.parameters:
         read = "pairs = self._caller('permute', dtype).read('pairs', pairs)"
         return (
-            [" if type(pairs) is not tuple:", f"  {read}"],
+            [
+                " if type(pairs) is list:",
+                "  pairs = tuple(pairs)",
+                " elif type(pairs) is not tuple:",
+                f"  {read}",
+            ],
             read,
             "any(type(p) is not tuple for p in pairs)",
         )
