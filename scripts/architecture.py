@@ -73,8 +73,9 @@ Bytes leave a process here, and nowhere else:
   between two processes' own memory (`process_vm_readv`, `process_vm_writev`).
 - To other GPUs: kernels that `executors/cuda/codegen` writes, and the copies of
   `executors/cuda/launching/copies.py` and `executors/cuda/transfers/mover.py`.
-- Of the meeting: `fabric/wire.py` (frames, with descriptors) and `fabric/porch.py`
-  (handshakes).
+- Of the meeting: `fabric/wire.py` (frames, with descriptors), `fabric/porch.py`
+  (handshakes) and `fabric/meeting/launching/nursery.py` (whom it is to fork, and how
+  those ended).
 - To the world outside, by HTTP: `studio/serve`, `transfer/stores/objects.py`,
   `search/model/endpoint.py`.
 

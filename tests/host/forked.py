@@ -40,6 +40,7 @@ AT_EXIT = (
 is_on = True
 """Whether `spawn` forks: always, but in tests that are marked `fresh`."""
 GRACE_S = launch.GRACE_S
+EXCEED_CORES = launch.exceed_cores
 IGNORED = (
     DeprecationWarning,
     PendingDeprecationWarning,
@@ -168,6 +169,7 @@ def begin():
         *words, **how
     )
     launch.subprocess = stand_in
+    launch.exceed_cores = lambda num_ranks: not is_on and EXCEED_CORES(num_ranks)
     launch.GRACE_S = soon(GRACE_S)
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "huge_pages",
     "keep_room",
     "kind_of_file",
+    "memory_bytes",
     "open_file",
     "prefault",
     "require_shared_memory",
@@ -357,6 +358,12 @@ def held(address: int, nbytes: int) -> int:
     pages = np.zeros(-(-(address + nbytes - start) // PAGE), np.uint8)
     _libc().mincore(start, pages.size * PAGE, pages.ctypes.data)
     return int((pages & 1).sum()) * PAGE
+
+
+@functools.cache
+def memory_bytes() -> int:
+    """Return how much memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * PAGE
 
 
 @functools.cache

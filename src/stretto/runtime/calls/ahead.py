@@ -7,6 +7,7 @@ proved for the group that follows a loss, while nothing has happened yet.
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from stretto import executors
+from stretto.arrays import CPU
 from stretto.errors import StrettoError
 from stretto.fabric.workers import Workers
 from stretto.program import collectives
@@ -101,6 +103,12 @@ def prove(kinds: Iterable[Question | str], measured: Measured) -> None:
 def load_ahead(executor: str) -> None:
     """Load what an executor's first session would."""
     executors.get(executor).load()
+
+
+def load_ranks() -> None:
+    """Load what ranks of CPUs need, in the process that forks them."""
+    importlib.import_module("stretto.runtime.calls")
+    load_ahead(CPU)
 
 
 def _read(text: str) -> Question | None:

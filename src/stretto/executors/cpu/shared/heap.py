@@ -22,6 +22,7 @@ from stretto.fabric.memory import (
     Reservation,
     Span,
     create_file,
+    memory_bytes,
     prefault,
 )
 from stretto.fabric.region import GroupRegions
@@ -29,6 +30,7 @@ from stretto.fabric.region import GroupRegions
 __all__ = ["Heap"]
 
 _LARGEST, _SMALLEST = 1 << 36, 1 << 28
+"""Addresses that are reserved for a rank's heap: no more than there is memory."""
 _GROWTH = 1 << 21
 _GRAIN = 128
 
@@ -210,7 +212,7 @@ class Heap:
 
 def _reserve() -> Reservation:
     """Reserve as many addresses as the limits of this process allow."""
-    size = _LARGEST
+    size = max(_SMALLEST, min(_LARGEST, 1 << (memory_bytes() - 1).bit_length()))
     while True:
         try:
             return Reservation(size)

@@ -1,6 +1,7 @@
 """Start ranks as fresh processes, host their meeting, and gather what they return.
 
 Never fork: a forked child inherits locks, threads and devices that no longer work.
+(Where ranks exceed cores, a process of ours that has none of these does: `nursery`.)
 Each child has one end of a socket pair (its connection to the hub), the task, and a
 pipe for its outcome. When the parent dies the kernel kills the children.
 """
@@ -26,6 +27,7 @@ from stretto.fabric.meeting.hosting.rendezvous import Rendezvous
 from stretto.fabric.meeting.launching import byvalue
 from stretto.fabric.meeting.launching import child as child_module
 from stretto.fabric.meeting.launching.child import LENGTH, Outcome, Task
+from stretto.fabric.meeting.launching.nursery import Forked, Nursery
 from stretto.fabric.memory import create_file
 from stretto.fabric.process import exit_words, open_pidfd, uptime_ns
 from stretto.fabric.wire import Descriptor
@@ -49,7 +51,7 @@ _SAFE = {  # NVLink multicast is never used on the machines we have
 @dataclass(slots=True, kw_only=True)
 class _Child:
     rank: int
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | Forked
     pidfd: Descriptor | None
     pipe: int
     data: bytearray = field(default_factory=bytearray)
@@ -67,8 +69,13 @@ def launch(
     *,
     num_ranks: int,
     deadline_s: float,
+    preload: Sequence[str] = (),
 ) -> list[Any]:
-    """Run `function(meeting, *arguments)` on every rank; return results by rank."""
+    """Run `function(meeting, *arguments)` on every rank; return results by rank.
+
+    Where ranks exceed cores `preload`, each a "module:function" that is called, happens
+    once for all.
+    """
     if child_module.is_preparing:
         raise CallError(
             "spawn: called while a rank imports the main module; put the call under "
@@ -79,7 +86,7 @@ def launch(
     task = _pack(function, arguments, num_ranks, deadline_s)
     run = _Run(num_ranks, deadline_s)
     try:
-        run.start(task)
+        run.start(task, preload if exceed_cores(num_ranks) else ())
         run.until_over()
     finally:
         os.close(task)
@@ -103,11 +110,14 @@ class _Run:
         self._failed: list[int] = []
         """Ranks that failed, the first first."""
         self._failed_at: float | None = None
+        self._nursery: Nursery | None = None
 
-    def start(self, task: int) -> None:
+    def start(self, task: int, preload: Sequence[str]) -> None:
         """Start all ranks."""
+        if preload:
+            self._nursery = Nursery(preload, {**os.environ, **_SAFE})
         for rank in range(self._num_ranks):
-            child = _start(rank, task, self._hub)
+            child = _start(rank, task, self._hub, self._nursery)
             self._children.append(child)
             os.set_blocking(child.pipe, False)
             loop = self._hub.loop
@@ -141,6 +151,8 @@ class _Run:
             child.pidfd = None
             if not child.is_read:
                 os.close(child.pipe)
+        if self._nursery is not None:
+            self._nursery.close()
 
     def results(self) -> list[Any]:
         """Return what the ranks returned; raise RankFailed when one did not."""
@@ -240,10 +252,29 @@ def _to_outcome(data: bytearray) -> Outcome | None:
     return outcome
 
 
-def _start(rank: int, task: int, hub: Hub) -> _Child:
+def exceed_cores(num_ranks: int) -> bool:
+    """Return whether ranks do, and the system lets one process fork them for us."""
+    if not hasattr(os, "pidfd_open") or not hasattr(os, "sched_getaffinity"):
+        return False
+    return num_ranks > len(os.sched_getaffinity(0))
+
+
+def _start(rank: int, task: int, hub: Hub, nursery: Nursery | None) -> _Child:
     ours, theirs = socket.socketpair()
     pipe, result = os.pipe()
     inherited = (theirs.fileno(), task, result)
+    try:
+        forked = None if nursery is None else nursery.fork(rank, inherited)
+        popen = _fresh(rank, inherited) if forked is None else forked
+    finally:
+        theirs.close()
+        os.close(result)
+    hub.adopt(ours, rank=rank)
+    return _Child(rank=rank, popen=popen, pidfd=open_pidfd(popen.pid), pipe=pipe)
+
+
+def _fresh(rank: int, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a rank by itself."""
     command = [
         sys.executable,
         *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
@@ -254,18 +285,12 @@ def _start(rank: int, task: int, hub: Hub) -> _Child:
         str(os.getpid()),
         *map(str, inherited),
     ]
-    try:
-        popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            pass_fds=inherited,
-            env={**os.environ, **_SAFE, "LOCAL_RANK": str(rank)},
-        )
-    finally:
-        theirs.close()
-        os.close(result)
-    hub.adopt(ours, rank=rank)
-    return _Child(rank=rank, popen=popen, pidfd=open_pidfd(popen.pid), pipe=pipe)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        pass_fds=inherited,
+        env={**os.environ, **_SAFE, "LOCAL_RANK": str(rank)},
+    )
 
 
 def _pack(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STANDS_BY = "STRETTO_STANDBY"
 """Set to 1 for a process that is started to stand by."""
+_PRELOAD = ("stretto.runtime.calls.ahead:load_ranks",)
 DEADLINE_S = 30.0
 """How long a rank may keep the others waiting, unless told otherwise."""
 
@@ -43,7 +44,13 @@ def spawn(
     require("spawn")
     num_ranks = check_num_ranks(num_ranks, "spawn")
     deadline_s = check_deadline(deadline_s, "spawn")
-    return launch(_work, (fn, *args), num_ranks=num_ranks, deadline_s=deadline_s)
+    return launch(
+        _work,
+        (fn, *args),
+        num_ranks=num_ranks,
+        deadline_s=deadline_s,
+        preload=_PRELOAD,
+    )
 
 
 def connect(
