@@ -141,17 +141,28 @@ if __name__ == "__main__":
 """
 
 
-def test_nobody_outlives_a_launcher_that_is_killed(tmp_path):
-    """Neither ranks nor who forked them."""
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_nobody_outlives_its_launcher(tmp_path, how):
+    """Neither ranks nor who forked them; that says nothing of ctrl-C, which all get."""
     script, folder = tmp_path / "program.py", tmp_path / "said"
     script.write_text(PROGRAM)
     folder.mkdir()
-    launcher = subprocess.Popen([sys.executable, str(script), str(folder)])
+    launcher = subprocess.Popen(
+        [sys.executable, str(script), str(folder)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         until(lambda: len(list(folder.iterdir())) == RANKS, 60)
+        if how == "interrupted":
+            os.killpg(launcher.pid, signal.SIGINT)
+            said = launcher.communicate(timeout=30)[1]
+            assert "KeyboardInterrupt" in said
+            assert "in _serve" not in said
     finally:
         launcher.kill()
-        launcher.wait()
+        launcher.communicate()
     pids = {int(p) for one in folder.iterdir() for p in one.name.split(".")[1:]}
     assert len(pids) == RANKS + 1
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)

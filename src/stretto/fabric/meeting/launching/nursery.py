@@ -136,6 +136,7 @@ def main(argv: list[str]) -> None:
     """Be the nursery: `parent_pid socket_fd preload...`. Ranks come out of it, too."""
     parent, number = int(argv[0]), int(argv[1])
     die_with_parent(parent)
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)  # ranks hear of it themselves
     here = socket.socket(fileno=number)
     os.set_inheritable(number, False)
     for word in argv[2:]:
@@ -145,6 +146,7 @@ def main(argv: list[str]) -> None:
     gc.freeze()
     rank = _serve(here)
     if rank is not None:  # this is the rank from here on
+        signal.signal(signal.SIGINT, usual)
         rank()
 
 
