@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import sys
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", default="", help="[float32; bfloat16 on GPUs]")
     add("--memory", default="both", choices=("staged", "zero_copy", "both"))
     add("--quick", action="store_true", help="the usual ones, in 20 s")
+    add("--if-unknown", action="store_true", help="unless a profile is there already")
     add("--budget", type=float, metavar="S", help="seconds in all [60; 20 if quick]")
     add("--from-scratch", action="store_true", help="as if no profile were shipped")
     add("--deadline", type=float, metavar="S", help="what hangs longer has failed [10]")
@@ -69,6 +71,18 @@ def run(args: argparse.Namespace) -> int:
         args.budget = _QUICK_S if args.quick else 60.0
     if args.keep is None:
         args.keep = 4 if args.quick else 12
+    here = bench.under_launcher() and args.ranks is None
+    with contextlib.nullcontext() if here else own.one_tuner():  # these are one
+        ranks = args.ranks or bench.launched_ranks() or 2
+        known = own.texts().get(args.device) if args.if_unknown else None
+        if own.knows(known, ranks):
+            print(f"profile: {own.path_of(args.device)} has rows for {ranks} ranks")
+            return 0
+        return _tune(args)
+
+
+def _tune(args: argparse.Namespace) -> int:
+    """Search, and write."""
     path = Path(args.out) if args.out else own.path_of(args.device)
     state = Path(args.state) if args.state else path.with_suffix(".state.json")
     if args.again:

@@ -2,11 +2,14 @@
 
 import logging
 import re
+import threading
+import time
 
 import pytest
 
 from stretto import topology
 from stretto.bench.tune import merged
+from stretto.cli import main
 from stretto.errors import CallError
 from stretto.runtime.calls import tuning
 from stretto.runtime.choice import Profile, own
@@ -154,3 +157,33 @@ def test_a_tuner_that_fails_stops_no_job(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, logger="stretto"):
         slow.say()
     assert "it was killed, after 0 s at most" in caplog.text
+
+
+def test_one_measures_at_a_time_and_the_next_finds_it_done(folder):
+    """Groups of a job would else disturb one another; nobody waits for ever."""
+    order = []
+
+    def second():
+        with own.one_tuner():
+            order.append(own.knows(own.texts().get("cpu"), 3))
+
+    with own.one_tuner():
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        time.sleep(0.3)
+        assert order == []
+        written(folder, "cpu.toml", "all_reduce/ring")
+    waiting.join(20)
+    assert order == [True]
+    assert not own.knows(own.texts()["cpu"], 5)
+    assert not own.knows(None, 2)
+    with own.one_tuner(), own.one_tuner(wait_s=0.2):
+        order.append("both")
+    assert order[-1] == "both"
+
+
+def test_what_is_known_is_not_tuned_again(folder, capsys):
+    """`--if-unknown` says so, and is done."""
+    written(folder, "cpu.toml", "all_reduce/ring")
+    assert main(["tune", "--if-unknown", "--ranks", "3"]) == 0
+    assert "has rows for 3 ranks" in capsys.readouterr().out

@@ -17,6 +17,8 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from stretto import topology
+from stretto.arrays import CPU
 from stretto.bench.measuring.control import Control
 from stretto.bench.measuring.loop import Limits
 from stretto.bench.measuring.precompile import Precompiler
@@ -26,7 +28,7 @@ from stretto.bench.tune.memory import SearchMemory, decision_of
 from stretto.bench.workload.cases import CallCase, case_of
 from stretto.bench.workload.task import BenchTask
 from stretto.runtime.calls import Communicator
-from stretto.runtime.calls.choosing import copies_across, shipped_for
+from stretto.runtime.calls.choosing import copies_across
 from stretto.runtime.choice import Profile, Question, Selector, dtype_class, spell_size
 from stretto.search.halving import (
     Decision,
@@ -79,7 +81,9 @@ class Tuner:
             comm.rank, comm.num_ranks,
             dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
         )  # fmt: skip
-        untuned, shipped = Profile(executor=task.device), shipped_for(comm, task.device)
+        here = self.control.gather(topology.here(CPU))[0]  # alike, as calls have it
+        shipped = Profile.shipped(task.device, here if task.device == CPU else "")
+        untuned = Profile(executor=task.device)
         self._selector = Selector(task.device, untuned, shipped=shipped)
         self._across = copies_across(comm, task.device)
         self._leading: dict[Key, tuple[str, ...]] = {}

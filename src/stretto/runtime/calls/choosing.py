@@ -34,7 +34,7 @@ from stretto.runtime.choice.question import (
     Question,
     dtype_class,
 )
-from stretto.runtime.choice.select import Pin, Profile
+from stretto.runtime.choice.select import Pin
 from stretto.runtime.choice.selector import Selector
 
 _MOST_KINDS = 4096
@@ -209,17 +209,12 @@ def selector_of(calls: CallRunner, device: str) -> Selector:
     selector = calls._selectors.get(device)
     if selector is None:
         measured = calls._profiles.profile(device)
-        shipped = shipped_for(calls, device)
+        shipped = calls._profiles.shipped(device)
         selector = Selector(device, measured, calls._sessions, shipped)
         if not calls.rank and (said := say_where_measured(device, measured, shipped)):
             logger().warning("%s", said)
         calls._selectors[device] = selector
     return selector
-
-
-def shipped_for(calls: CallRunner, device: str) -> Profile:
-    """Return what comes with the library for the machine that rank 0 is on."""
-    return calls._profiles.shipped(device)
 
 
 def _is_registered(operand: Operand, session: Session) -> bool:

@@ -21,7 +21,7 @@ from stretto.runtime.choice.select import Profile
 
 __all__ = ["say_where_measured", "tuned_first"]
 
-_WORDS = ("tune", "--quick")
+_WORDS = ("tune", "--quick", "--if-unknown")
 _LIMIT_S, _LOOK_S = 90.0, 0.5
 _NOT_FOR_IT = ("STRETTO_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
 _FOR_IT = ("STRETTO_PROFILES", "STRETTO_CACHE_DIR", "STRETTO_CUDA_", "STRETTO_KERNELS")
@@ -35,12 +35,16 @@ def tuned_first(group: Group, executor: str, profiles: Measured) -> Measured:
     """
     if not profiles.tune or group.num_ranks == 1 or len(set(hosts_of(group))) > 1:
         return profiles
-    asks = group.rank == 0 and not _knows(profiles, executor, group.num_ranks)
+    text = profiles.texts.get(executor)
+    asks = group.rank == 0 and not own.knows(text, group.num_ranks)
     if not _any(group, asks):
         return profiles
     running = None
-    if asks and not _knows(Measured(texts=own.texts()), executor, group.num_ranks):
-        running = _Quick(executor, group.num_ranks)
+    if asks and not own.knows(own.texts().get(executor), group.num_ranks):
+        try:
+            running = _Quick(executor, group.num_ranks)
+        except OSError as e:  # the job goes on as it would have
+            logger().warning("stretto tune: %s", e)
     while _any(group, running is not None and running.goes_on()):
         time.sleep(_LOOK_S)  # exchanges have the group's deadline, each of its own
     if running is not None:
@@ -63,12 +67,6 @@ def say_where_measured(executor: str, profile: Profile | None, shipped: Profile)
 
 def _any(group: Group, mine: bool) -> bool:
     return any(bool(m["tuning"]) for m, _ in group.exchange({"tuning": mine}))
-
-
-def _knows(profiles: Measured, executor: str, num_ranks: int) -> bool:
-    profile = profiles.profile(executor)
-    rules = () if profile is None else profile.rules
-    return any(rule.fewest <= num_ranks <= rule.most for rule in rules)
 
 
 class _Quick:

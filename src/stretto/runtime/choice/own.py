@@ -7,19 +7,23 @@ counts there alone. One that does not say it counts wherever there is no better.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from stretto import topology
 from stretto.errors import CallError, TopologyError
 from stretto.runtime.choice.select import Profile
 
-__all__ = ["TUNE", "folder", "path_of", "texts", "wants_tuning"]
+__all__ = ["TUNE", "folder", "knows", "one_tuner", "path_of", "texts", "wants_tuning"]
 
 TUNE = "STRETTO_TUNE"
 """Says whether a machine that nobody has tuned is, by the first job on it."""
+_WAIT_S = 120.0
 QUICK, NEVER = "quick", "never"
 MOST_CHARACTERS = 1 << 19
 """Of a profile: rank 0 hands it to all."""
@@ -64,6 +68,41 @@ def texts() -> dict[str, str]:
         if counts and (machine or not said.get(name)):
             found[name], said[name] = text, machine
     return found
+
+
+def knows(text: str | None, num_ranks: int) -> bool:
+    """Return whether a profile has rows for so many ranks."""
+    rules = Profile.parse(text, "of one's own").rules if text else ()
+    return any(rule.fewest <= num_ranks <= rule.most for rule in rules)
+
+
+@contextlib.contextmanager
+def one_tuner(wait_s: float = _WAIT_S) -> Iterator[None]:
+    """Be the only one that measures here; another is waited for, for a while.
+
+    Groups of one job, and jobs, would else disturb one another's figures.
+    """
+    try:
+        import fcntl
+
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(
+            folder() / ".tuner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+    except (ImportError, OSError):  # no locks here: then nobody is waited for
+        yield
+        return
+    try:
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
 
 
 def wants_tuning(said: str, whose: str = TUNE) -> bool:
