@@ -197,13 +197,13 @@ def test_a_timeout_says_who_is_late_and_what_it_does(tmp_path):
 
 def traced(comm, interpreter):
     """Return recordings: of a block with steps, and of nothing."""
-    x = np.ones(1 << 14, np.float32)
-    comm.all_reduce(x)
+    x, how = np.ones(1 << 14, np.float32), "all_reduce/two_shot push bulk staged"
+    comm.all_reduce(x, algorithm=how)
     with comm.trace(steps=True) as seen:
         for _ in range(3):
-            comm.all_reduce(x)
+            comm.all_reduce(x, algorithm=how)
         comm.barrier()
-    comm.all_reduce(x)
+    comm.all_reduce(x, algorithm=how)
     with comm.trace() as nothing:
         pass
     return seen.recording, nothing.recording.num_events
