@@ -97,13 +97,15 @@ def alone(
     wait_s: float = 60.0,
     *,
     meanwhile: Callable[[], bool] = lambda: False,
+    idles: bool = False,
 ) -> Iterator[bool]:
     """Let one process at a time make what several want; the path is a lock's.
 
     Yields whether it had to wait. Who has waited long enough makes it, too: it is lost
     work, no more. So does who finds no locks here. A process that ends lets go; for one
-    that is stopped nobody waits: whoever is late here is late for others. Nobody waits
-    longer than until `meanwhile` says that it need not.
+    that is stopped nobody waits: whoever is late here is late for others. Unless who
+    holds it `idles`, as others work for it. Nobody waits longer than until `meanwhile`
+    says that it need not.
     """
     try:
         import fcntl
@@ -126,7 +128,7 @@ def alone(
                 waited = True
             if (used := _work_of_holder(handle)) != seen:
                 seen, since = used, now
-            elif used >= 0 and now - since > _STANDSTILL_S:
+            elif not idles and used >= 0 and now - since > _STANDSTILL_S:
                 break
             time.sleep(0.02)
         yield waited

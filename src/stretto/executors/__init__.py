@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeAlias
 
 from stretto.compiler.plan import Plan, ProvedPlan
 from stretto.errors import CallError, StrettoError
-from stretto.fabric.patience import Patience
 from stretto.program.elements import Operator, storage
 from stretto.program.epilogues import Spec
 from stretto.registry import Registry
@@ -24,7 +23,6 @@ __all__ = [
     "Executor",
     "Group",
     "Launch",
-    "Patience",
     "SameArrays",
     "Session",
     "call_kind",

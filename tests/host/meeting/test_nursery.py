@@ -174,7 +174,7 @@ def test_a_rank_that_ended_is_not_mistaken_for_another(monkeypatch):
         rank = made.fork(0, (write, write, write))  # its words are no rank's: it ends
         assert rank is not None
         with pytest.raises(subprocess.TimeoutExpired):
-            nursery.Forked(made, 1 << 22, rank._pidfd).wait(0.01)
+            nursery.Forked(made, 1 << 22, rank.pidfd).wait(0.01)
         assert rank.wait(20) == 1
         sent = []
         monkeypatch.setattr(signal, "pidfd_send_signal", lambda *a: sent.append(a))

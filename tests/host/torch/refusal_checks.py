@@ -10,7 +10,7 @@ import stretto.torch as st
 
 NO_CALLS = {
     *("Options", "StrettoGroup", "barrier", "communicator"),
-    *("fuse", "make_default", "named", "resume", "suspend"),
+    *("fuse", "make_default", "named"),
 }
 """They meet nobody, or take a group and nothing else."""
 REFUSED = (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError)
@@ -49,6 +49,8 @@ def memory():
             lambda: st.deregister(torch.empty(4, device="meta")),
         ],
         "pool": [lambda: st.pool(-1)],
+        "suspend": [lambda: st.suspend("nobody"), lambda: st.suspend(ODD)],
+        "resume": [lambda: st.resume(), lambda: st.resume(ODD)],
         "sandbox": [
             lambda: st.sandbox(ODD),
             lambda: st.sandbox("x"),

@@ -101,7 +101,7 @@ def test_rows_about_a_part_of_calls_stay_so_when_others_are_tuned(folder):
 
 
 def test_this_machine_has_a_name():
-    """With as many cores as this process may use."""
+    """With all cores, though a launcher may have bound this process to some."""
     assert re.fullmatch(r".+, \d+ cores?", topology.here("cpu"))
     assert topology.here("tpu") == ""
 

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from stretto.executors import Patience
+from stretto.fabric.patience import Patience
 
 
 def test_a_wait_is_over_when_that_is_found_twice():

@@ -7,15 +7,13 @@ counts there alone. One that does not say it counts wherever there is no better.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import time
 import warnings
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from stretto import topology
+from stretto import caches, topology
 from stretto.errors import CallError, TopologyError
 from stretto.runtime.choice.select import Profile
 
@@ -76,33 +74,12 @@ def knows(text: str | None, num_ranks: int) -> bool:
     return any(rule.fewest <= num_ranks <= rule.most for rule in rules)
 
 
-@contextlib.contextmanager
-def one_tuner(wait_s: float = _WAIT_S) -> Iterator[None]:
+def one_tuner(wait_s: float = _WAIT_S) -> AbstractContextManager[bool]:
     """Be the only one that measures here; another is waited for, for a while.
 
     Groups of one job, and jobs, would else disturb one another's figures.
     """
-    try:
-        import fcntl
-
-        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(
-            folder() / ".tuner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-    except (ImportError, OSError):  # no locks here: then nobody is waited for
-        yield
-        return
-    try:
-        until = time.monotonic() + wait_s
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
+    return caches.alone(folder() / ".tuner", wait_s, idles=True)
 
 
 def wants_tuning(said: str, whose: str = TUNE) -> bool:

@@ -187,27 +187,23 @@ class Profile:
         everywhere, then the others: they say more than the simulator. `machine` names
         those where nothing else was measured. It is read once a process.
         """
-        return _shipped(executor, here)
-
-
-def _shipped(executor: str, here: str) -> Profile:
-    found = [
-        profile
-        for name, text in texts("stretto.topology", "profiles").items()
-        if f'executor = "{executor}"' in text
-        if (profile := Profile.parse(text, f"{name}.toml")).executor == executor
-    ]
-    found.sort(key=lambda one: (one.machine != here, bool(one.machine)))
-    of_any = any(r.most > 1 for one in found if not one.machine for r in one.rules)
-    machines = dict.fromkeys(one.machine for one in found if one.machine)
-    return Profile(
-        executor=executor,
-        rules=tuple(rule for one in found for rule in one.rules),
-        rows=tuple(row for one in found for row in one.rows),
-        machine="" if of_any else " or ".join(machines),
-        about="; ".join(one.about for one in found if one.machine in ("", here))
-        or "; ".join(one.about for one in found),
-    )
+        found = [
+            profile
+            for name, text in texts("stretto.topology", "profiles").items()
+            if f'executor = "{executor}"' in text
+            if (profile := cls.parse(text, f"{name}.toml")).executor == executor
+        ]
+        found.sort(key=lambda one: (one.machine != here, bool(one.machine)))
+        of_any = any(r.most > 1 for one in found if not one.machine for r in one.rules)
+        machines = dict.fromkeys(one.machine for one in found if one.machine)
+        near = [one.about for one in found if one.machine in ("", here)]
+        return cls(
+            executor=executor,
+            rules=tuple(rule for one in found for rule in one.rules),
+            rows=tuple(row for one in found for row in one.rows),
+            machine="" if of_any else " or ".join(machines),
+            about="; ".join(near or [one.about for one in found]),
+        )
 
 
 def _rule(row: Mapping[str, Any]) -> Rule:

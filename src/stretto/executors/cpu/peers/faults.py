@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from stretto.compiler.plan import Plan, spell_step
 from stretto.errors import CallError, StrettoError
-from stretto.executors import Group, Patience
+from stretto.executors import Group
 from stretto.executors.cpu.peers.far import FarHosts, FarSlab
 from stretto.executors.cpu.peers.leaving import leave
 from stretto.executors.cpu.running.encode import Encoded
 from stretto.executors.cpu.shared.slab import Slab
 from stretto.executors.cpu.words import PRIVATE, Code, Common, Header, Line, Status
+from stretto.fabric.patience import Patience
 from stretto.trace import MONOTONIC, Clock, Ring
 
 _Line: TypeAlias = tuple[int, int, int, int]

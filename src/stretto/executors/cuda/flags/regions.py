@@ -17,6 +17,7 @@ from stretto.compiler.plan import Plan, PlanLayout, layout
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import control_bytes, footprint
+from stretto.executors.cuda.flags.testimony import PAGE_BYTES
 from stretto.program.elements import storage
 
 HALVES = {"stage": 32 << 20, "packets": 16 << 20}
@@ -77,7 +78,7 @@ def regions(num_ranks: int, *, channel: bool = False, far: bool = False) -> Divi
         at += -(-control_bytes(num_ranks) // PAGE) * PAGE
         starts[-1]["counts"] = at
         at += PAGE
-    page, staging = at, -(-(at + PAGE) // GRAIN) * GRAIN
+    page, staging = at, -(-(at + PAGE_BYTES) // GRAIN) * GRAIN
     at = staging
     for one in starts:
         for kind, nbytes in HALVES.items():

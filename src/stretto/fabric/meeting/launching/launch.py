@@ -270,7 +270,11 @@ def _start(rank: int, task: int, hub: Hub, nursery: Nursery | None) -> _Child:
         theirs.close()
         os.close(result)
     hub.adopt(ours, rank=rank)
-    return _Child(rank=rank, popen=popen, pidfd=open_pidfd(popen.pid), pipe=pipe)
+    if forked is None:
+        pidfd = open_pidfd(popen.pid)
+    else:  # whose number may be another's by now
+        pidfd = Descriptor(os.dup(forked.pidfd.number))
+    return _Child(rank=rank, popen=popen, pidfd=pidfd, pipe=pipe)
 
 
 def _fresh(rank: int, inherited: Sequence[int]) -> subprocess.Popen[bytes]:

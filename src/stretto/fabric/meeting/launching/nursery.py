@@ -12,15 +12,17 @@ import gc
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from stretto.fabric.loop import Loop
 from stretto.fabric.patience import readable
 from stretto.fabric.process import die_with_parent
 from stretto.fabric.wire import Descriptor
@@ -41,7 +43,7 @@ class Forked:
 
     def __init__(self, nursery: Nursery, pid: int, pidfd: Descriptor) -> None:
         """It is known by a descriptor: its number may be another's once it ended."""
-        self.pid, self._pidfd, self._nursery = pid, pidfd, nursery
+        self.pid, self.pidfd, self._nursery = pid, pidfd, nursery
         self.returncode: Any = None  # as that of `subprocess`
 
     def poll(self) -> int | None:
@@ -61,11 +63,9 @@ class Forked:
 
     def kill(self) -> None:
         """End it."""
-        if self.returncode is None and self._pidfd.number >= 0:
-            try:
-                signal.pidfd_send_signal(self._pidfd.number, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd.number, signal.SIGKILL)
 
 
 class Nursery:
@@ -144,66 +144,55 @@ def main(argv: list[str]) -> None:
         getattr(importlib.import_module(module), function)()
     gc.collect()
     gc.freeze()
-    rank = _serve(here)
+    rank = _Server(here).serve()
     if rank is not None:  # this is the rank from here on
         signal.signal(signal.SIGINT, usual)
         rank()
 
 
-def _serve(here: socket.socket) -> Callable[[], None] | None:
-    """Fork whom we are asked for; return what one of those does, or None at the end."""
-    bell, ringer = os.pipe()
-    for end in (bell, ringer):
-        os.set_blocking(end, False)
-    handler = signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
-    waits = select.poll()
-    for each in (bell, here.fileno()):
-        waits.register(each, select.POLLIN)
-    asks, running = True, 0
-    while asks or running:
-        ready = [number for number, _ in waits.poll()]
-        if bell in ready:
-            os.read(bell, 1 << 12)
-            running -= _told(here)
-        if here.fileno() not in ready:
-            continue
-        data, descriptors, _, _ = socket.recv_fds(here, _MOST, 3)
-        if not data:
-            asks = False  # nobody is there to hear of more
-            waits.unregister(here)
-            continue
-        pid = os.fork()
+class _Server:
+    """What the nursery does: fork whom it is asked for, and say how they ended."""
+
+    def __init__(self, here: socket.socket) -> None:
+        self._here, self._loop = here, Loop("stretto-nursery")
+        self._asks = True
+        self._running: dict[int, int] = {}
+        """By process: a descriptor that tells when it ends."""
+        self._rank: Callable[[], None] | None = None
+        self._loop.watch(here, self._fork)
+
+    def serve(self) -> Callable[[], None] | None:
+        """Return what a rank does, in each that was forked; None at the end."""
+        while self._rank is None and (self._asks or self._running):
+            self._loop.step()
+        return self._rank
+
+    def _fork(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self._here, _MOST, 3)
+        if not data:  # nobody is there to hear of more
+            self._asks = False
+            self._loop.unwatch(self._here)
+            return
+        pid = os.fork()  # which the loop does not survive in the child
         if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, handler)
-            here.close()
-            os.close(bell)
-            os.close(ringer)
-            return _rank_of(int(data), list(descriptors))
-        running += 1
-        pidfd = os.pidfd_open(pid)  # before anybody may have waited for it
-        socket.send_fds(here, [b"%d" % pid], [pidfd])
-        for each in (pidfd, *descriptors):
+            self._here.close()
+            for number in self._running.values():
+                os.close(number)
+            self._rank = _rank_of(int(data), list(descriptors))
+            return
+        pidfd = self._running[pid] = os.pidfd_open(pid)
+        self._loop.watch(pidfd, partial(self._ended, pid))
+        socket.send_fds(self._here, [b"%d" % pid], [pidfd])
+        for each in descriptors:
             os.close(each)
-    return None
 
-
-def _told(here: socket.socket) -> int:
-    """Wait for all that have ended, and say how; return how many they are."""
-    many = 0
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return many
-        if not pid:
-            return many
-        many += 1
-        try:
-            here.send(b"%d %d" % (pid, os.waitstatus_to_exitcode(status)))
-        except OSError:  # the launcher is gone, and ends us
-            continue
+    def _ended(self, pid: int) -> None:
+        pidfd = self._running.pop(pid)
+        self._loop.unwatch(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        with suppress(OSError):  # the launcher is gone, and ends us
+            self._here.send(b"%d %d" % (pid, os.waitstatus_to_exitcode(status)))
 
 
 def _rank_of(rank: int, descriptors: list[int]) -> Callable[[], None]:
