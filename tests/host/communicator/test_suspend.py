@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from stretto.errors import CallError, RankFailed, SharedMemoryError
 from stretto.executors.cpu import session as cpu_session
 
 COUNT = 300_000
+ROOT = Path(__file__).parents[3]
 
 
 def shared_pages():
@@ -74,6 +79,50 @@ def test_calls_are_right_after_it_and_memory_was_free(num_ranks):
             assert less["staging"] == 0
             assert less["registered"] == memory["registered"] > 4 * COUNT
             assert freed >= memory["staging"] // 2  # others' pages are mapped, too
+
+
+FAR = """
+import stretto
+from tests.host.communicator.test_suspend import wrong_results
+with stretto.connect(deadline_s=60) as comm:
+    wrong = wrong_results(comm, 0)
+    comm.suspend()
+    left = comm.memory()["cpu"]["staging"]
+    comm.resume()
+    print(comm.hosts, wrong + wrong_results(comm, 1), left)
+"""
+
+
+def test_ranks_of_two_hosts_give_it_back_too(tmp_path):
+    """By TCP, which has nothing pinned."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("5e" * 32)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    own = {
+        "WORLD_SIZE": "3",
+        "STRETTO_CARRIER": "tcp",
+        "STRETTO_ADDRESS": f"tcp://127.0.0.1:{port}",
+        "STRETTO_SECRET_FILE": str(secret),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "src"))),
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", FAR],
+            text=True,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **own, "RANK": str(r), "STRETTO_HOST": f"pretended{h}"},
+        )
+        for r, h in enumerate((0, 0, 1))
+    ]
+    try:
+        said = [rank.communicate(timeout=90)[0].strip() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert ["(0, 0, 1) [] 0"] * 3 == said
 
 
 def refusals(comm):

@@ -141,6 +141,34 @@ def test_ranks_become_fewer_until_too_few_are_left(start):
     assert "" == ranks[0].end()[1]
 
 
+SUSPENDED = """
+kept = comm.empty(4, "float64")
+kept[:] = comm.rank
+say("met", total(comm))
+comm.suspend()
+if comm.rank == 1:
+    os.kill(os.getpid(), 9)
+wait_for(lambda: comm.lost)
+comm.shrink()
+show(comm, comm.memory()["cpu"]["registered"] > 0, kept[0])
+comm.suspend()
+comm.resume()
+say("again", total(comm))
+comm.close()
+"""
+
+
+def test_ranks_that_are_lost_while_memory_is_given_back_are_left_behind(start):
+    """Who goes on is suspended no more, and has what it had registered."""
+    ranks = begin(start, 3, SUSPENDED, min_ranks=2)
+    for one in ranks:
+        assert "met 6.0" == one.hear()
+    for r, was in ((0, 0), (2, 2)):
+        assert [str(r // 2), "2", "1", "3.0", "True", f"{was}.0"] == hear(ranks[r])
+        assert "again 3.0" == ranks[r].hear()
+        assert ("", "") == ranks[r].end()
+
+
 GROW = """
 try:
     comm.grow(2)
