@@ -44,13 +44,14 @@ class TwoHosts:
 
     names = ("nodea", "nodeb")
 
-    def __init__(self) -> None:
-        """Name what will be made; nothing is yet."""
+    def __init__(self, wires: int = 1) -> None:
+        """Name what will be made; nothing is yet. The first wire has `addresses`."""
         tag = f"{os.getpid() % 10_000}{next(_NUMBERS) % 100:02}"
         self._spaces = (f"sta{tag}", f"stb{tag}")
         self._ends = (f"va{tag}", f"vb{tag}")
         subnet = f"10.{200 + os.getpid() // 256 % 50}.{os.getpid() % 256}"
         self.addresses = (f"{subnet}.1", f"{subnet}.2")
+        self._wires = wires
 
     def __enter__(self) -> TwoHosts:
         """Make them; `NoNamespaces` where that is not allowed."""
@@ -58,11 +59,13 @@ class TwoHosts:
             for space in self._spaces:
                 _ip("netns", "add", space)
             self._join()
-            ends = zip(self._spaces, self._ends, self.addresses, strict=True)
-            for space, end, address in ends:
-                _ip("-n", space, "addr", "add", f"{address}/24", "dev", end)
-                _ip("-n", space, "link", "set", end, "up")
+            for space, end, address in zip(
+                self._spaces, self._ends, self.addresses, strict=True
+            ):
+                self._address(space, end, address)
                 _ip("-n", space, "link", "set", "lo", "up")
+            for wire in range(1, self._wires):
+                self._lay(wire)
             probe = self.command(0, ["true"])
             done = subprocess.run(probe, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -73,11 +76,24 @@ class TwoHosts:
         return self
 
     def _join(self) -> None:
-        """Lay a wire between the hosts: an end in each, not up yet."""
-        a, b = self._ends
+        """Lay the first wire between the hosts: an end in each, not up yet."""
+        self._string(*self._ends)
+
+    def _string(self, a: str, b: str) -> None:
         _ip("link", "add", a, "type", "veth", "peer", "name", b)
-        for space, end in zip(self._spaces, self._ends, strict=True):
+        for space, end in zip(self._spaces, (a, b), strict=True):
             _ip("link", "set", end, "netns", space)
+
+    def _lay(self, wire: int) -> None:
+        """Lay one more, with addresses of its own."""
+        self._string(self.interface(0, wire), self.interface(1, wire))
+        for host, space in enumerate(self._spaces):
+            self._address(space, self.interface(host, wire), self.rail(host, wire))
+
+    @staticmethod
+    def _address(space: str, end: str, address: str) -> None:
+        _ip("-n", space, "addr", "add", f"{address}/28", "dev", end)
+        _ip("-n", space, "link", "set", end, "up")
 
     def __exit__(self, *error: object) -> None:
         """Remove them; what still runs there keeps them until it ends."""
@@ -108,14 +124,21 @@ class TwoHosts:
             os.close(space)
         socket.sethostname(self.names[host])
 
-    def cut(self, host: int = 1) -> None:
+    def cut(self, host: int = 1, wire: int = 0) -> None:
         """Take a host's wire away, as if it had lost its power."""
-        _ip("-n", self._spaces[host], "link", "set", self._ends[host], "down")
+        end = self.interface(host, wire)
+        _ip("-n", self._spaces[host], "link", "set", end, "down")
 
-    def mend(self, host: int = 1) -> None:
+    def mend(self, host: int = 1, wire: int = 0) -> None:
         """Give it back."""
-        _ip("-n", self._spaces[host], "link", "set", self._ends[host], "up")
+        end = self.interface(host, wire)
+        _ip("-n", self._spaces[host], "link", "set", end, "up")
 
-    def interface(self, host: int) -> str:
+    def interface(self, host: int, wire: int = 0) -> str:
         """Return the name of a host's interface."""
-        return self._ends[host]
+        return self._ends[host] + (f"x{wire}" if wire else "")
+
+    def rail(self, host: int, wire: int) -> str:
+        """Return the address of a host on a wire: each is a network of its own."""
+        subnet, _, last = self.addresses[host].rpartition(".")
+        return f"{subnet}.{int(last) + 16 * wire}"

@@ -170,7 +170,7 @@ def test_several_lanes_carry_parts_of_one_transfer(start, ours, theirs):
         many = max(len(ours.get("rails", ())), ours.get("lanes", 1),
                    len(theirs.get("rails", ())), theirs.get("lanes", 1))  # fmt: skip
         assert many == peer.link.hop.lanes
-        ends = {sock.getsockname()[0] for sock in peer.link.hop._sockets.values()}
+        ends = {sock.getsockname()[0] for sock in peer.link.hop._every}
         assert set(ours.get("rails", ["127.0.0.1"])) == ends
         rng = np.random.default_rng(1)
         data = rng.integers(0, 256, 8 << 20, dtype=np.uint8)

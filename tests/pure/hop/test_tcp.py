@@ -248,6 +248,6 @@ def test_a_lane_that_answers_does_not_hide_one_that_is_silent(lanes):
         (1, lane): Stand(unacked=3, last_ack=60_000 if is_silent else 1)
         for lane, is_silent in enumerate(lanes)
     }
-    hop = types.SimpleNamespace(_sockets=socks, _asked_s=-1e9, _silent={})
+    hop = types.SimpleNamespace(_sockets=socks, _asked_s=-1e9, _silent={}, _rails=None)
 
     assert [1] == list(TcpHop._silent_peers(hop))

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import hmac
 import json
+import math
 import select
 import threading
 import time
@@ -45,6 +46,8 @@ class Hop(ABC):
     """Whether descriptors turn readable by themselves, without `arm`."""
     by = ""
     """By what the carrier goes, for who asks."""
+    tended_s = math.inf
+    """How often `faults` is to be asked for: connections are looked after there."""
     lingers, last_turns = True, 0
     """Whether a close goes on with what is under way, and at least how often."""
 

@@ -17,9 +17,9 @@ from stretto.fabric.jit.atomics import compiled, load, store
 
 __all__ = [
     "INT", "MONOTONIC", "NO_WAIT", "POLLIN", "POLLOUT", "WORD", "clock_gettime",
-    "errno_at", "memcpy", "now_ns", "outside", "poll", "poll_for", "process_vm_readv",
-    "process_vm_writev", "read", "recv", "recvmsg", "sched_yield", "send", "sendmsg",
-    "thread_ident", "usleep", "write",
+    "epoll_ctl", "errno_at", "ioctl", "memcpy", "now_ns", "outside", "poll", "poll_for",
+    "process_vm_readv", "process_vm_writev", "read", "recv", "recvmsg", "sched_yield",
+    "send", "sendmsg", "thread_ident", "usleep", "write",
 ]  # fmt: skip
 
 NO_WAIT = int(getattr(socket, "MSG_DONTWAIT", 0x40))
@@ -54,6 +54,8 @@ send: _Four = outside("send", WORD(INT, WORD, WORD, INT))
 recv: _Four = outside("recv", WORD(INT, WORD, WORD, INT))
 sendmsg: _Three = outside("sendmsg", WORD(INT, WORD, INT))
 recvmsg: _Three = outside("recvmsg", WORD(INT, WORD, INT))
+epoll_ctl: _Four = outside("epoll_ctl", INT(INT, INT, INT, WORD))
+ioctl: _Three = outside("ioctl", INT(INT, WORD, WORD))
 poll: _Three = outside("poll", INT(WORD, WORD, INT))
 _ppoll: _Four = outside("ppoll", INT(WORD, WORD, WORD, WORD))
 process_vm_readv: _Six = outside(

@@ -201,10 +201,10 @@ class FarWay:
 
     def _look(self) -> None:
         """Raise when something is to be sent to a rank that cannot be reached."""
-        peer = self.server.stuck
+        faults, peer = self._hop.faults(), self.server.stuck  # rails are tended, too
         if peer is None or self._stopping:
             return
-        how = self._hop.faults().get(peer)
+        how = faults.get(peer)
         if how is not None and self._watch is not None:
             text = (
                 f"rank {self._group.rank} sends to rank {peer} by {self.carrier}: {how}"

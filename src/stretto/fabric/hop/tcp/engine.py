@@ -13,10 +13,21 @@ import errno
 import socket
 
 from stretto.fabric.hop.base import MORE, PutCall, SignalCall
-from stretto.fabric.hop.tcp.taking import drain, fail, why
+from stretto.fabric.hop.tcp.paths import (
+    NO_HEARING,
+    arrived,
+    call_at_room,
+    fail,
+    introduced,
+    lost,
+    waits,
+    why,
+)
+from stretto.fabric.hop.tcp.taking import change_rails, drain
 from stretto.fabric.hop.tcp.words import (
     BUFFER,
     ENTRIES,
+    HAD,
     PUT,
     PUT_WORDS,
     SIGNAL,
@@ -25,6 +36,7 @@ from stretto.fabric.hop.tcp.words import (
     Context,
     End,
     Link,
+    Path,
 )
 from stretto.fabric.jit.atomics import compiled, load, store
 from stretto.fabric.jit.libc import (
@@ -43,6 +55,8 @@ _AGAIN, _INTERRUPTED = errno.EAGAIN, errno.EINTR
 _MOST_PIECES = 64
 _FEW = 2
 """Connections up to which each is asked, instead of asking which of them stir."""
+_SELDOM = 31
+"""Less one, how often it is looked whether a peer goes on by another rail."""
 
 _PUT_BYTES, _SIGNAL_BYTES = 8 * PUT_WORDS, 8 * SIGNAL_WORDS
 
@@ -54,17 +68,25 @@ def _sent(link: int, first: int, many: int) -> int:
     The system spends less on one piece when it need not read a list.
     """
     piece, message = load(link + Link.PIECES.at) + 16 * first, link + Link.MESSAGE.at
+    at, nbytes, done = load(piece), load(piece + 8), load(link + Link.DONE.at)
     if many == 1:
-        return send(load(link + Link.SOCKET.at), load(piece), load(piece + 8), _QUIET)
+        return send(load(link + Link.SOCKET.at), at + done, nbytes - done, _QUIET)
+    store(piece, at + done)
+    store(piece + 8, nbytes - done)
     store(message + 16, piece)
     store(message + 24, min(many, _MOST_PIECES))
-    return sendmsg(load(link + Link.SOCKET.at), message, _QUIET)
+    sent = sendmsg(load(link + Link.SOCKET.at), message, _QUIET)
+    store(piece, at)
+    store(piece + 8, nbytes)
+    return sent
 
 
 @compiled("int64(int64)")
 def _flush(link: int) -> int:
     """Send what waits, as much as the system takes; return how much it took."""
-    taken = 0
+    taken, many = 0, load(link + Link.PATHS.at)
+    if many and not introduced(link):
+        return 0
     while load(link + Link.FIRST.at) < load(link + Link.LAST.at):
         first = load(link + Link.FIRST.at)
         sent = _sent(link, first, load(link + Link.LAST.at) - first)
@@ -73,24 +95,33 @@ def _flush(link: int) -> int:
             # A signal came in between: nothing was sent, and nothing is wrong.
             if error == _INTERRUPTED:
                 continue
-            if error != _AGAIN:
-                # Bytes before it may have arrived, so nothing can be sent again: a
-                # stream has no half frames.
+            if error == _AGAIN:
+                if many:
+                    call_at_room(link, 1)
+                return taken
+            # Bytes before it may have arrived, so nothing can be sent again on this
+            # connection: a stream has no half frames. On another one, all of it is.
+            if many == 0:
                 fail(link, End.FAILED, error)
+            elif lost(link, error) and introduced(link):
+                continue
             return taken
         taken += sent
+        store(link + Link.POSITION.at, load(link + Link.POSITION.at) + sent)
+        # The system may have taken a part. The next flush begins there.
+        sent += load(link + Link.DONE.at)
+        store(link + Link.DONE.at, 0)
         while sent > 0:
-            piece = load(link + Link.PIECES.at) + 16 * first
-            nbytes = load(piece + 8)
-            # The system took a part. What is left keeps its place: the next flush
-            # begins here.
+            nbytes = load(load(link + Link.PIECES.at) + 16 * first + 8)
             if sent < nbytes:
-                store(piece, load(piece) + sent)
-                store(piece + 8, nbytes - sent)
+                store(link + Link.DONE.at, sent)
                 break
             sent -= nbytes
             first += 1
         store(link + Link.FIRST.at, first)
+    if many:  # all of it is kept until it has arrived
+        call_at_room(link, 0)
+        return taken
     # All is sent: the buffer begins anew, so that it never wraps around and a frame
     # always lies in one piece.
     store(link + Link.FIRST.at, 0)
@@ -103,6 +134,8 @@ def _flush(link: int) -> int:
 @compiled("int64(int64,int64)")
 def _has_room(link: int, nbytes: int) -> int:
     """Return whether a frame, with so many bytes of buffer in all, can be added."""
+    if load(link + Link.PATHS.at):
+        arrived(link)
     fits = load(link + Link.OUT_USED.at) + nbytes <= BUFFER
     # Two entries: a frame, and large data that are sent from where they lie.
     return 1 if fits and load(link + Link.LAST.at) + 2 <= ENTRIES else 0
@@ -113,6 +146,7 @@ def _grow(link: int, nbytes: int) -> int:
     """Add bytes of the buffer to what is to be sent; return where they lie."""
     at = load(link + Link.OUT.at) + load(link + Link.OUT_USED.at)
     store(link + Link.OUT_USED.at, load(link + Link.OUT_USED.at) + nbytes)
+    store(link + Link.TOTAL.at, load(link + Link.TOTAL.at) + nbytes)
     last = load(link + Link.LAST.at)
     # What follows in the buffer is one piece with what is there: one entry for the
     # system to read instead of many.
@@ -167,6 +201,8 @@ def put(context: int, arguments: int) -> int:
     store(piece + 8, nbytes)
     store(link + Link.LAST.at, last + 1)
     store(link + Link.JOINS.at, 0)
+    store(link + Link.TOTAL.at, load(link + Link.TOTAL.at) + nbytes)
+    store(link + Link.LARGE.at, load(link + Link.TOTAL.at))
     # Large data leave at once, while the caller goes on; small ones wait for the signal
     # that follows, and share its call of the system.
     if not load(arguments + PutCall.LANE.at) & MORE:
@@ -194,39 +230,78 @@ def signal(context: int, arguments: int) -> int:
     return 1
 
 
-@compiled("void(int64)")
-def _say_what_to_poll(context: int) -> None:
-    """Write for each connection what `poll` shall look for."""
+@compiled("int64(int64,int64,int64)")
+def _say_which_wait(link: int, polled: int, many: int) -> int:
+    """Write those of a lane's connections by which it may go on; return how many."""
+    path, current = load(link + Link.PATHS.at), load(link + Link.IN_NUMBER.at)
+    for _ in range(load(link + Link.SLOTS.at)):
+        hears = not load(path + Path.ENDED.at) & NO_HEARING
+        number = load(path + Path.NUMBER.at)
+        if hears and number > current:
+            word = load(path + Path.SOCKET.at) & 0xFFFFFFFF | POLLIN
+            waits_here = number == load(link + Link.NUMBER.at)
+            if waits_here and load(link + Link.FIRST.at) < load(link + Link.LAST.at):
+                word |= POLLOUT
+            store(polled + 8 * many, word)
+            many += 1
+        path += Path.END.at
+    return many
+
+
+@compiled("int64(int64)")
+def _say_what_to_poll(context: int) -> int:
+    """Write for each connection what `poll` shall look for; return how many."""
     link, polled = load(context + Context.LINKS.at), load(context + Context.POLLED.at)
-    for i in range(load(context + Context.NUM_LINKS.at)):
-        word = load(link + Link.SOCKET.at) | POLLIN
-        if load(link + Link.FIRST.at) < load(link + Link.LAST.at):
+    links = load(context + Context.NUM_LINKS.at)
+    many = links
+    for i in range(links):
+        word = load(link + Link.IN_SOCKET.at) & 0xFFFFFFFF | POLLIN
+        is_one = load(link + Link.IN_SOCKET.at) == load(link + Link.SOCKET.at)
+        if is_one and load(link + Link.FIRST.at) < load(link + Link.LAST.at):
             word |= POLLOUT
         if load(link + Link.ENDED.at):
             word = 0xFFFFFFFF  # a socket below 0 is passed over
         store(polled + 8 * i, word)
+        if load(link + Link.PATHS.at) and not load(link + Link.ENDED.at):
+            many = _say_which_wait(link, polled, many)
         link += Link.END.at
+    return many
+
+
+@compiled("void(int64)")
+def _answer(link: int) -> None:
+    """Say that large data have come, when there is room for that."""
+    if _has_room(link, 8):
+        store(_grow(link, 8), HAD)
+        store(link + Link.OWES.at, 0)
 
 
 @compiled("int64(int64,int64)")
 def progress(context: int, arguments: int) -> int:
     """Send and receive what can be; return how many bytes that was."""
     many = load(context + Context.NUM_LINKS.at)
-    polled = load(context + Context.POLLED.at)
+    polled, turn = load(context + Context.POLLED.at), load(context + Context.TURN.at)
+    rails = load(context + Context.SCRATCH.at)
+    store(context + Context.TURN.at, turn + 1)
     # Asking each of a few sockets costs less than asking `poll` which of them to ask.
-    if many > _FEW:
-        _say_what_to_poll(context)
-        if poll(polled, many, 0) <= 0:
-            return 0
+    looks = rails and turn & _SELDOM == 0
+    every = many <= _FEW or looks
+    if not every and poll(polled, _say_what_to_poll(context), 0) <= 0:
+        return 0
     link, moved = load(context + Context.LINKS.at), 0
     for i in range(many):
-        stirs = many <= _FEW or load(polled + 8 * i) >> 48
+        stirs = every or load(polled + 8 * i) >> 48 or (rails and waits(link))
         if stirs and not load(link + Link.ENDED.at):
-            if load(link + Link.FIRST.at) < load(link + Link.LAST.at):
+            if looks or (rails and load(link + Link.IN_SOCKET.at) < 0):
+                moved += change_rails(context, link)
+            if waits(link):
                 sent = _flush(link)
                 store(link + Link.SENT.at, load(link + Link.SENT.at) + sent)
                 moved += sent
             moved += drain(context, link)
+            if rails and load(link + Link.OWES.at):
+                _answer(link)
+                _flush(link)
         link += Link.END.at
     return moved
 
@@ -234,23 +309,34 @@ def progress(context: int, arguments: int) -> int:
 @compiled("int64(int64,int64)")
 def wait(context: int, microseconds: int) -> int:
     """Sleep until a connection stirs, at most so long; return whether one did."""
-    _say_what_to_poll(context)
+    many = _say_what_to_poll(context)
     polled = load(context + Context.POLLED.at)
-    many = load(context + Context.NUM_LINKS.at)
     if load(context + Context.WAKE.at) >= 0:
         store(polled + 8 * many, load(context + Context.WAKE.at) | POLLIN)
         many += 1
     return poll_for(polled, many, context + Context.TIME.at, 1000 * microseconds)
 
 
+@compiled("int64(int64)")
+def _keeps(link: int) -> int:
+    """Return whether something may have to be sent again from where it lies."""
+    large = load(link + Link.LARGE.at)
+    return 1 if large > load(link + Link.BASE.at) and large > arrived(link) else 0
+
+
 @compiled("int64(int64,int64)")
 def busy(context: int, way: int) -> int:
-    """Return whether something waits to be sent; by one way only, if it is not 0."""
+    """Return whether something waits to be sent; by one way only, if it is not 0.
+
+    By none also means that nothing has to be sent again from where it lies.
+    """
     link, many = load(context + Context.LINKS.at), load(context + Context.NUM_LINKS.at)
     if way:
         link, many = load(load(context + Context.WAYS.at) + 8 * (way - 1)), 1
     for _ in range(many if link else 0):
         if load(link + Link.FIRST.at) < load(link + Link.LAST.at):
+            return 1
+        if way == 0 and load(link + Link.PATHS.at) and _keeps(link):
             return 1
         link += Link.END.at
     return 0

@@ -6,9 +6,9 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from stretto.errors import RendezvousError
 from stretto.fabric import tls
@@ -16,31 +16,44 @@ from stretto.fabric.handshake import Handshake
 from stretto.fabric.loop import WRITE, Loop
 from stretto.fabric.porch import Knock, Porch
 
-_PURPOSE = "hop 2"
-_PAUSE_S = 0.05
+_PURPOSE = "hop 3"
+_STEP_S = 0.05
 _NO_ANSWER = "no answer"
 
-Way = tuple[int, int]
-"""A peer, and a lane."""
+
+class Way(NamedTuple):
+    """A connection: to a peer, of a lane; which of the lane's it is; by which rail."""
+
+    peer: int
+    lane: int
+    number: int
+    rail: int
 
 
-def _rail(share: Any, lane: int) -> tuple[str, int]:
-    """Return where a lane to a rank is connected to."""
+Made = dict[Way, socket.socket]
+
+
+def rails_of(share: Any) -> Sequence[tuple[str, int]]:
+    """Return the addresses by which a rank is reached, each with its port."""
     rails = share.get("rails") or [(share["host"], share["port"])]
-    host, port = rails[lane % len(rails)]
-    return str(host), int(port)
+    return [(str(host), int(port)) for host, port in rails]
 
 
 class Meet:
     """The connections of one rank, while they are made."""
 
     def __init__(
-        self, rank: int, lanes: int, secret: bytes, listeners: Sequence[socket.socket]
-    ) -> None:
-        """Lanes go by the listeners' addresses in turn."""
-        self.rank, self.lanes = rank, lanes
-        self._secret, self._listeners = secret, listeners
-        self._made: dict[Way, socket.socket] = {}
+        self, rank: int, secret: bytes, listeners: Sequence[socket.socket],
+        is_invited: Callable[[Way], bool], pause_s: float = 0.05,
+    ) -> None:  # fmt: skip
+        """Listen at each rail, until `run` has ended; who is not invited may not come.
+
+        What fails is tried again after a pause.
+        """
+        self.rank, self._pause_s = rank, pause_s
+        self._secret, self._listeners, self._is_invited = secret, listeners, is_invited
+        self._addresses = [one.getsockname()[:2] for one in listeners]
+        self.made: Made = {}
         self._calls: dict[Way, socket.socket | Knock] = {}
         """Those of ours that are under way."""
         self._why: dict[Way, str] = {}
@@ -49,32 +62,30 @@ class Meet:
         self._stranger = ""
 
     def run(
-        self, shares: Sequence[Any], peers: Sequence[int], within_s: float,
-        check: Callable[[], None],
-    ) -> dict[Way, socket.socket]:  # fmt: skip
-        """Return a connection for every lane of every peer; raise who is not there.
+        self, shares: Sequence[Any], calls: Collection[Way],
+        is_enough: Callable[[], object], within_s: float, check: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Call whom we go to, and let in who comes, until that is enough or it is late.
 
         `check` is called now and then, and may raise why it is in vain.
         """
         until = time.monotonic() + within_s
-        ways = [(peer, lane) for peer in peers for lane in range(self.lanes)]
-        calls = [way for way in ways if way[0] > self.rank]
         loop = self._loop = Loop()
         porch = Porch(
             loop, self._listeners, self._server, self._has_come,
             turned_away=self._turned_away, read_late=True,
         )  # fmt: skip
         try:
-            while missing := [way for way in ways if way not in self._made]:
+            while not is_enough():
                 check()
                 now = time.monotonic()
                 if now >= until:
-                    raise self._absent(missing[0], shares, within_s)
-                for way in calls:
+                    break
+                for way in list(calls):
                     self._call(way, shares, now)
-                loop.step(min(_PAUSE_S, until - now))
+                loop.step(min(_STEP_S, until - now))
         except BaseException:
-            for sock in self._made.values():
+            for sock in self.made.values():
                 sock.close()
             raise
         finally:
@@ -82,20 +93,19 @@ class Meet:
             for call in list(self._calls.values()):
                 call.close() if isinstance(call, socket.socket) else call.end("late")
             loop.close()
-        return self._made
 
     # We go to who has a larger rank.
 
     def _call(self, way: Way, shares: Sequence[Any], now: float) -> None:
         """Begin a connection that is ours to make, again where that has failed."""
-        if way in self._made or way in self._calls or self._next.get(way, 0.0) > now:
+        if way in self.made or way in self._calls or self._next.get(way, 0.0) > now:
             return
-        self._next[way] = now + _PAUSE_S
-        where = _rail(shares[way[0]], way[1])
+        self._next[way] = now + self._pause_s
+        where = self._theirs(way, shares)
         family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
-        error = self._bound(sock, way[1]) or sock.connect_ex(where)
+        error = self._bound(sock, way) or sock.connect_ex(where)
         if error not in (0, errno.EINPROGRESS):
             self._why[way] = os.strerror(error)
             sock.close()
@@ -104,12 +114,19 @@ class Meet:
         self._why.setdefault(way, _NO_ANSWER)
         self._loop.watch(sock, partial(self._connected, way, sock), events=WRITE)
 
-    def _bound(self, sock: socket.socket, lane: int) -> int:
-        """Have a connection begin at the address of its lane; return what failed."""
+    def _theirs(self, way: Way, shares: Sequence[Any]) -> tuple[str, int]:
+        rails = rails_of(shares[way.peer])
+        return rails[way.rail % len(rails)]
+
+    def _mine(self, way: Way) -> tuple[str, int]:
+        host, port = self._addresses[way.rail % len(self._addresses)]
+        return str(host), int(port)
+
+    def _bound(self, sock: socket.socket, way: Way) -> int:
+        """Have a connection begin at the address of its rail; return what failed."""
         if len(self._listeners) > 1:
-            ours = self._listeners[lane % len(self._listeners)].getsockname()[0]
             try:
-                sock.bind((ours, 0))
+                sock.bind((self._mine(way)[0], 0))
             except OSError as e:
                 return e.errno or errno.EADDRNOTAVAIL
         return 0
@@ -117,11 +134,11 @@ class Meet:
     def _connected(self, way: Way, sock: socket.socket) -> None:
         self._loop.unwatch(sock)
         del self._calls[way]
-        peer, lane = way
-        says = {"rank": self.rank, "peer": peer, "lane": lane}
+        says = {"rank": self.rank, **way._asdict()}
 
         def judge(theirs: Mapping[str, Any]) -> str:
-            return "" if theirs["rank"] == peer else f"it is rank {theirs['rank']}"
+            same = theirs["rank"] == way.peer
+            return "" if same else f"it is rank {theirs['rank']}"
 
         shake = Handshake(self._secret, _PURPOSE, says, comes=True, judge=judge)
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -139,7 +156,7 @@ class Meet:
 
     def _met(self, way: Way, knock: Knock) -> None:
         self._calls.pop(way, None)
-        self._made[way] = knock.sock
+        self.made[way] = knock.sock
 
     def _refused(self, way: Way, knock: Knock) -> None:
         del self._calls[way]
@@ -156,35 +173,33 @@ class Meet:
 
     def _uninvited(self, theirs: Mapping[str, Any]) -> str:
         """Return why somebody of this job may not come with a lane, or nothing."""
-        rank, peer, lane = theirs["rank"], theirs["peer"], theirs["lane"]
+        rank, peer = theirs["rank"], theirs["peer"]
         if peer != self.rank:
             return f"it wants rank {peer}, and is at rank {self.rank}"
-        known = (rank, lane) in self._made or not 0 <= rank < self.rank
-        if known or not 0 <= lane < self.lanes:
-            return f"rank {rank} comes with lane {lane}, uninvited"
-        return ""
+        way = Way(rank, theirs["lane"], theirs["number"], theirs["rail"])
+        comes = 0 <= rank < self.rank and way not in self.made and self._is_invited(way)
+        return "" if comes else f"rank {rank} comes with lane {way.lane}, uninvited"
 
     def _has_come(self, knock: Knock) -> None:
-        assert knock.shake.theirs is not None, "it is proved"
-        way = knock.shake.theirs["rank"], knock.shake.theirs["lane"]
-        self._made[way] = knock.sock
+        theirs = knock.shake.theirs
+        assert theirs is not None, "it is proved"
+        way = Way(theirs["rank"], theirs["lane"], theirs["number"], theirs["rail"])
+        self.made[way] = knock.sock
 
     def _turned_away(self, knock: Knock) -> None:
         if not knock.hung_up:
             self._stranger = f"somebody came, but {knock.why}"
 
-    def _absent(
-        self, way: Way, shares: Sequence[Any], within_s: float
-    ) -> RendezvousError:
-        peer, many = way[0], len(self._listeners)
-        mine = self._listeners[way[1] % many].getsockname()
-        theirs = ":".join(map(str, _rail(shares[peer], way[1])))
+    def absent(self, way: Way, shares: Sequence[Any], within_s: float) -> Exception:
+        """Return who is missing where, and why as far as it is known."""
+        peer, mine = way.peer, ":".join(map(str, self._mine(way)))
+        theirs = ":".join(map(str, self._theirs(way, shares)))
         if peer > self.rank:
             what = f"rank {self.rank} cannot reach rank {peer} at {theirs} by tcp"
             why = self._why.get(way, "")
         else:
             what = f"rank {peer} at {theirs} did not come to rank {self.rank} at "
-            what += f"{mine[0]}:{mine[1]} by tcp"
+            what += f"{mine} by tcp"
             why = self._stranger
         return RendezvousError(
             f"{what} within {within_s:g} s{': ' * bool(why)}{why}. Let these hosts "

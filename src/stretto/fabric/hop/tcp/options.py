@@ -28,10 +28,12 @@ _UNPACED = ("cubic", "reno")
 """In order of preference: not every process may have the first; any may the second."""
 _NEARBY_US = 2000
 """A round trip of one place, and not of two."""
-_PROBES, _UNACKED, _LAST_ACK, _LEAST_RTT = 3, 24, 56, 148
-"""Where `tcp_info` of Linux has how often a peer without room was asked, what is sent
-and not acknowledged, how long ago the last acknowledgement came, in milliseconds, and
-the least round trip, in microseconds."""
+_AGAIN, _PROBES, _UNACKED, _LAST_ACK, _LEAST_RTT = 2, 3, 24, 56, 148
+"""Where `tcp_info` of Linux has how often in a row it was sent again, how often a peer
+without room was asked, what is sent and not acknowledged, how long ago the last
+acknowledgement came, in milliseconds, and the least round trip, in microseconds."""
+_OFTEN = 2
+"""How often in a row it is sent again in vain until a rail is left: 0.6 s."""
 _MANY_PROBES = 3
 _SETTLE_S, _PAUSE_S = 0.5, 0.001
 _INFO = _LEAST_RTT + 4
@@ -87,6 +89,15 @@ def silent(sock: socket.socket) -> str:
     if not waits or last_ack < _UNANSWERED_MS:
         return ""
     return f"its host has acknowledged nothing for {last_ack / 1e3:.1f} s"
+
+
+def stalls(sock: socket.socket) -> bool:
+    """Return whether what was sent does not arrive, sooner than the host is given up.
+
+    It may be the rail's fault, and where there is another, that one is tried.
+    """
+    info = _info(sock)
+    return bool(info) and info[_AGAIN] >= _OFTEN
 
 
 def settle(socks: Sequence[socket.socket]) -> None:

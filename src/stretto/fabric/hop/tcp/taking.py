@@ -7,9 +7,18 @@ import errno
 from stretto.fabric.hop.fields import FIELDS
 from stretto.fabric.hop.inside import may_put, raised
 from stretto.fabric.hop.tcp.landing import aim, aimed, drop, land, landed
+from stretto.fabric.hop.tcp.paths import (
+    deaf,
+    fail,
+    follow,
+    next_run,
+    skipped,
+    why,
+)
 from stretto.fabric.hop.tcp.words import (
     AFTER_LARGE,
     BUFFER,
+    HAD,
     PUT,
     PUT_WORDS,
     SIGNAL,
@@ -20,29 +29,13 @@ from stretto.fabric.hop.tcp.words import (
     Link,
 )
 from stretto.fabric.jit.atomics import compiled, load, store
-from stretto.fabric.jit.libc import NO_WAIT, errno_at, memcpy, recv, recvmsg
+from stretto.fabric.jit.libc import NO_WAIT, memcpy, recv, recvmsg
 
 _AGAIN, _INTERRUPTED = errno.EAGAIN, errno.EINTR
 _ROUNDS = 16
 """Receives of one connection before others have their turn."""
 
 _PUT_BYTES, _SIGNAL_BYTES = 8 * PUT_WORDS, 8 * SIGNAL_WORDS
-
-
-@compiled("int64()")
-def why() -> int:
-    """Return the system's number of what just went wrong."""
-    return load(errno_at()) & 0xFFFFFFFF
-
-
-@compiled("void(int64,int64,int64)")
-def fail(link: int, how: int, error: int) -> None:
-    """End a connection: nothing is sent by it any more."""
-    store(link + Link.ERROR.at, error)
-    store(link + Link.ENDED.at, how)
-    # What waits is dropped: otherwise `busy` would say for ever that sources are read.
-    store(link + Link.FIRST.at, 0)
-    store(link + Link.LAST.at, 0)
 
 
 @compiled("int64(int64,int64)")
@@ -96,6 +89,8 @@ def _take(context: int, link: int) -> int:
             if not raised(window, at + 8):
                 return 0
             store(link + Link.IN_FROM.at, load(link + Link.IN_FROM.at) + _SIGNAL_BYTES)
+        elif load(at) == HAD:  # it is to wake who waits, and has done so
+            store(link + Link.IN_FROM.at, load(link + Link.IN_FROM.at) + 8)
         else:
             return 0
 
@@ -116,7 +111,7 @@ def _receive_rest(link: int, left: int, room: int) -> int:
         store(link + Link.ASKED.at, left + room)
     store(message + 16, vector)
     store(message + 24, many)
-    got = recvmsg(load(link + Link.SOCKET.at), message, NO_WAIT)
+    got = recvmsg(load(link + Link.IN_SOCKET.at), message, NO_WAIT)
     if load(link + Link.FIELD.at):
         store(link + Link.IN_TO.at, landed(link, got))
     elif got > 0:
@@ -142,9 +137,8 @@ def _receive(link: int) -> int:
     if left == 0:
         asked = min(room, BUFFER - here)
         store(link + Link.ASKED.at, asked)
-        got = recv(
-            load(link + Link.SOCKET.at), load(link + Link.IN.at) + here, asked, NO_WAIT
-        )
+        sock = load(link + Link.IN_SOCKET.at)
+        got = recv(sock, load(link + Link.IN.at) + here, asked, NO_WAIT)
         if got > 0:
             store(link + Link.IN_TO.at, here + got)
         # It came as fast as was asked: ask for more at once the next time.
@@ -154,28 +148,62 @@ def _receive(link: int) -> int:
     return _receive_rest(link, left, room)
 
 
+@compiled("void(int64,int64)")
+def _hang_up(link: int, error: int) -> None:
+    """Note that the connection that is received from has ended."""
+    if load(link + Link.PATHS.at):
+        deaf(link, error)
+    else:
+        fail(link, End.FAILED if error else End.CLOSED, error)
+
+
 @compiled("int64(int64,int64)")
 def drain(context: int, link: int) -> int:
     """Take what has come on a connection; return how many bytes."""
-    taken = 0
+    taken, rest = 0, load(link + Link.LEFT.at)
     for _ in range(_ROUNDS):
-        got = _receive(link)
+        if load(link + Link.IN_SOCKET.at) < 0:  # of many none has begun, or all ended
+            break
+        skips = load(link + Link.SKIP.at) > 0
+        if skips:
+            got = skipped(link, load(context + Context.SCRATCH.at))
+        else:
+            got = _receive(link)
         if got < 0:
             error = why()
             if error == _INTERRUPTED:
                 continue
             if error != _AGAIN:
-                fail(link, End.FAILED, error)
+                _hang_up(link, error)
             break
         if got == 0:
-            fail(link, End.CLOSED, 0)
+            _hang_up(link, 0)
             break
         taken += got
-        if not _take(context, link):
-            fail(link, End.NONSENSE, 0)
-            break
+        if not skips:
+            store(link + Link.TAKEN.at, load(link + Link.TAKEN.at) + got)
+            if not _take(context, link):
+                fail(link, End.NONSENSE, 0)
+                break
         # The socket is empty; asking again would cost a call to hear that.
         if got < load(link + Link.ASKED.at):
             break
+    if load(link + Link.PATHS.at) and (rest > 0 or taken > SMALL):
+        store(link + Link.OWES.at, 1)
     store(link + Link.RECEIVED.at, load(link + Link.RECEIVED.at) + taken)
     return taken
+
+
+@compiled("int64(int64,int64)")
+def change_rails(context: int, link: int) -> int:
+    """Receive by another connection where a peer goes on by one; return whether so."""
+    path = next_run(link)
+    if path == 0:
+        if load(link + Link.IN_SOCKET.at) < 0:
+            deaf(link, 0)
+        return 0
+    while drain(context, link) > 0:  # what has come by the one before
+        pass
+    if not load(link + Link.ENDED.at) and not follow(link, path):
+        fail(link, End.NONSENSE, 0)
+    return 1

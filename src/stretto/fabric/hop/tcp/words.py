@@ -7,6 +7,16 @@ A connection carries frames, one after the other:
 
 Words are as the processor has them: hosts of another byte order do not shake hands.
 An offset from `hop.FIELDS` on means a field, see `stretto.fabric.hop.fields`.
+
+A lane that may go by several rails is such a stream of bytes, carried by connections
+that take turns (paths.py). Each begins with
+
+    RUN     kind position
+
+and then has the stream from that position on. What was sent is kept until it has
+arrived. So that whoever waits for that hears of it, large data are answered by
+
+    HAD     kind
 """
 
 from __future__ import annotations
@@ -16,7 +26,8 @@ import enum
 from stretto.fabric.jit.words import Words
 
 PUT, SIGNAL = 0x5075740000000001, 0x5369670000000002
-PUT_WORDS, SIGNAL_WORDS = 3, 7
+RUN, HAD = 0x52756E0000000003, 0x4861640000000004
+PUT_WORDS, SIGNAL_WORDS, RUN_WORDS = 3, 7, 2
 SMALL = 1 << 13
 """Bytes up to which data are copied beside their frame, and sent with what follows."""
 BUFFER = 1 << 16
@@ -50,7 +61,27 @@ class Context(Words):
     NUM_FIELDS = 13
     WAKE = 14
     """A descriptor that ends a sleep, too, or -1."""
-    END = 15
+    SCRATCH = 15
+    """Address of a buffer for what has come before, or 0: lanes have one connection."""
+    TURN = 16
+    """How often it was looked for what can be sent and received."""
+    END = 17
+
+
+class Path(Words):
+    """Words of one of a lane's connections, where it may have several."""
+
+    SOCKET = 0
+    """Its number in this process; -1: there is none."""
+    NUMBER = 1
+    """Which of the lane's connections it is: a lane goes on to larger ones only."""
+    ENDED = 2
+    """Whether nothing can be sent by it (1), or received (2)."""
+    ERROR = 3
+    GOT = 4
+    """Bytes of the words that it begins with that have come."""
+    HEAD = 5
+    END = HEAD + RUN_WORDS
 
 
 class Link(Words):
@@ -91,7 +122,46 @@ class Link(Words):
     """Bytes of the buffer that are received into next."""
     ASKED = 27
     """Bytes that were asked of the system last."""
-    VECTOR = 28
+    IN_SOCKET = 28
+    """What is received from; it differs from SOCKET while a lane changes rails."""
+    PATHS = 29
+    """Address of the lane's connections; 0: it has one, and no words below count."""
+    SLOTS = 30
+    """How many there is room for; one has the place that its number leaves by this."""
+    NUMBER = 31
+    """Of the connection that is sent by; -1: of none yet."""
+    IN_NUMBER = 32
+    LEAVE = 33
+    """The least number that may be sent by from now on."""
+    BASE = 34
+    """The position in the stream of the first piece. What is before has arrived."""
+    POSITION = 35
+    """The position in the stream up to which it was sent."""
+    DONE = 36
+    """Bytes of piece FIRST that were sent."""
+    TOTAL = 37
+    """The position in the stream up to which there is something to send."""
+    LARGE = 38
+    """The position behind the last data that are sent from where their owner has them:
+    they may have to be sent again."""
+    HEAD_LEFT = 39
+    """Bytes of the words that a connection begins with that are to be sent."""
+    HEAD = 40
+    TAKEN = HEAD + RUN_WORDS
+    """The position in the stream up to which it was received."""
+    SKIP = TAKEN + 1
+    """Bytes to come that were received before, by another connection."""
+    OWES = SKIP + 1
+    """Whether large data have come that are not answered yet."""
+    QUEUED = OWES + 1
+    """What the system says of bytes that have not arrived."""
+    STIRS = QUEUED + 1
+    """The descriptor that turns readable when any of the lane's connections stirs."""
+    ROOM_OF = STIRS + 1
+    """Which of them also stirs when there is room to send; -1: none."""
+    EVENT = ROOM_OF + 1
+    """Two words that say so to the system."""
+    VECTOR = EVENT + 2
     """Pieces to receive into, two words each."""
     END = VECTOR + 2 * (MOST_PIECES + 1)
 

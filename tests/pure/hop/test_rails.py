@@ -1,0 +1,258 @@
+"""Lanes of several rails: whatever ends at whatever time, all comes once, in order."""
+
+import random
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from stretto.fabric import hop
+from stretto.fabric.hop.tcp.words import Link
+from stretto.testing.ends import FIRST, joined
+
+pytestmark = pytest.mark.timeout(180)
+
+RAILS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+"""Any address of the loopback interface may be listened at."""
+SLOT = 1 << 17
+
+
+@pytest.fixture(autouse=True)
+def compiled():
+    """The engine is compiled."""
+    pytest.importorskip("numba")
+
+
+def by_rails(count, **about):
+    return joined(hop.get("tcp"), rails=RAILS[:count], **about)
+
+
+def tend(pair):
+    """Look after the rails now, and not at the next tenth of a second."""
+    for end in pair.both:
+        end.hop._asked_s = 0.0
+        assert not end.hop.faults(), end.hop.faults()
+
+
+def whole(pair, gone=None):
+    """Return whether all lanes have all rails; one connection is gone by then."""
+    tend(pair)
+    for end in pair.both:
+        for (_, nth), lane in end.hop._rails.lanes.items():
+            if lane.missing or (gone and gone[0] == nth and gone[1] in lane.open):
+                return False
+    return True
+
+
+def mend(pair, gone=None):
+    """Wait until all is whole, and leave the processor to whoever mends."""
+    until = time.monotonic() + 20
+    while not whole(pair, gone):
+        assert time.monotonic() < until
+        for end in pair.both:
+            end.hop.progress()
+        time.sleep(0.001)
+
+
+def used(end, lane=0):
+    """Return by which rail an end sends on a lane."""
+    one = end.hop._rails.lanes[end.peer, lane]
+    return one.open[int(one._link[Link.NUMBER])][0].rail
+
+
+def cut(end, lane, rng):
+    """End the connection that a lane is sent by, or another; return its number."""
+    one = end.hop._rails.lanes[end.peer, lane]
+    number = int(one._link[Link.NUMBER])
+    if number not in one.open or rng.random() < 0.3:
+        number = rng.choice(list(one.open))
+    one.open[number][1].shutdown(socket.SHUT_RDWR)
+    return number
+
+
+class Stream:
+    """What one end puts and signals on a lane, and the other has to find there."""
+
+    def __init__(self, end, other, lane, rng):
+        self.end, self.other, self.lane, self.rng = end, other, lane, rng
+        self.sent = self.seen = 0
+        self.data = None
+        self.offset = FIRST + SLOT * (2 * lane + (end.peer == 0))
+        self.word = 64 + 8 * (2 * lane + (end.peer == 0))
+        self.side = 1024 + 32 * (2 * lane + (end.peer == 0))
+        self.is_put = False
+
+    def step(self):
+        """Send one more once the last one has come; see that it is what was sent."""
+        if self.seen < self.sent:
+            if self.other.words[self.word // 8] < self.sent:
+                return
+            at = self.other.landed(len(self.data), self.offset)
+            assert np.array_equal(at, self.data), f"lane {self.lane}, {self.sent}"
+            assert self.other.words[self.side // 8] == -self.sent
+            self.seen = self.sent
+        if self.data is None or self.is_put is False:
+            few = self.rng.choice([8, 300, 5_000, 9_000, 70_000, SLOT])
+            self.data = np.frombuffer(self.rng.randbytes(few), np.uint8)
+            self.is_put = self.end.put(self.data, self.offset, self.lane)
+        if self.is_put and self.end.signal(
+            self.sent + 1, self.word, self.lane, self.side, (-self.sent - 1, 0, 0)
+        ):
+            self.sent += 1
+            self.is_put = False
+
+
+@pytest.mark.parametrize(
+    ("rails", "lanes", "seconds"),
+    [(2, 1, 3), (3, 2, 3), pytest.param(2, 4, 100, marks=pytest.mark.slow)],
+)
+def test_what_is_cut_anywhere_comes_whole(rails, lanes, seconds):
+    """Connections end while both ends send by them; nothing is lost, or doubled."""
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    with by_rails(rails, lanes=lanes) as pair:
+        streams = [
+            Stream(end, other, lane, rng)
+            for end, other in (pair.both, pair.both[::-1])
+            for lane in range(lanes)
+        ]
+        until, cuts, last = time.monotonic() + seconds, 0, None
+        while time.monotonic() < until:
+            mend(pair, last)
+            lane = rng.randrange(lanes)
+            last = lane, cut(rng.choice(pair.both), lane, rng)
+            cuts += 1
+            goal = [s.sent + rng.randrange(6) for s in streams]
+
+            def done(goal=goal):
+                for stream in streams:
+                    stream.step()
+                tend(pair) if rng.random() < 0.01 else None
+                return all(s.seen >= g for s, g in zip(streams, goal, strict=True))
+
+            pair.until(done)
+        assert cuts >= 2 * seconds / 3, (seed, cuts)
+
+
+def test_what_is_sent_often_after_a_cut_is_in_order():
+    """A word is raised a thousand times; whoever looks never sees it fall back."""
+    rng = random.Random(5)
+    with by_rails(2) as pair:
+        sent, seen, last = 0, 0, None
+        while sent < 3000:
+            if pair.one.signal(sent + 1, 64, 0, 128, (sent + 1, 0, 0)):
+                sent += 1
+                if sent % 300 == 0:
+                    last = 0, cut(pair.both[sent // 300 % 2], 0, rng)
+            if sent % 300 == 299:
+                mend(pair, last)
+            for end in pair.both:
+                end.hop.progress()
+            now = int(pair.other.words[8])
+            assert seen <= now <= sent
+            assert pair.other.words[16] >= now
+            seen = now
+        pair.until(lambda: pair.other.words[8] == 3000)
+
+
+def test_a_lane_goes_home_when_its_rail_works_again(caplog):
+    """What is left, and what works again, is said once each."""
+    with by_rails(2) as pair, caplog.at_level("INFO", "stretto.hop"):
+        pair.signal(1, 64)
+        pair.comes(1)
+        assert used(pair.one) == 0
+        one = pair.one.hop._rails.lanes[1, 0]
+        one.open[0][1].shutdown(socket.SHUT_RDWR)
+        pair.signal(2, 64)
+        pair.comes(2)
+        assert used(pair.one) == 1
+        mend(pair)
+        pair.signal(3, 64)
+        pair.comes(3)
+        pair.until(lambda: [tend(pair), used(pair.one) == 0][1])
+    said = [r.getMessage() for r in caplog.records if "rank 0: " in r.getMessage()]
+    assert len(said) == 2, said
+    assert said[0].startswith(
+        "rank 0: the rail from 127.0.0.1 to rank 1 at 127.0.0.1 is left: "
+    )
+    assert said[1].endswith("at 127.0.0.1 works again")
+
+
+def test_all_rails_down_is_a_fault():
+    """It names the peer; and nobody is busy for ever."""
+    with by_rails(2) as pair:
+        pair.signal(1, 64)
+        pair.comes(1)
+        big = np.ones(SLOT, np.uint8)
+        pair.put(big, FIRST)
+        for _, sock in pair.one.hop._rails.lanes[1, 0].open.values():
+            sock.shutdown(socket.SHUT_RDWR)
+        pair.until(lambda: all(end.hop.faults() for end in pair.both))
+        assert [1] == list(pair.one.hop.faults())
+        assert not any(end.hop.busy() for end in pair.both)
+        assert not pair.one.put(big, FIRST)
+
+
+def test_a_peer_that_ends_is_heard_at_once():
+    """However many connections there are."""
+    with by_rails(3, lanes=2) as pair:
+        pair.signal(1, 64)
+        pair.comes(1)
+        pair.other.hop.close()
+        begun = time.monotonic()
+        while not pair.one.hop.faults():
+            pair.one.hop.progress()
+            assert time.monotonic() - begun < 1
+        assert pair.one.hop.faults() == {1: "it ended the connection"}
+
+
+def test_sources_are_kept_until_they_have_arrived():
+    """A large put is busy until the peer's system has it, and soon is not."""
+    with by_rails(2) as pair:
+        big = np.arange(SLOT, dtype=np.int64).view(np.uint8)[:SLOT]
+        for turn in range(50):
+            pair.put(big, FIRST)
+            pair.signal(turn + 1, 64)
+            pair.comes(turn + 1)
+            begun = time.monotonic()
+            pair.idle()
+            assert time.monotonic() - begun < 0.02, "an acknowledgement was late"
+
+
+def test_one_rail_has_no_more_than_before():
+    """No thread, no kept memory, no second connection."""
+    with by_rails(1) as pair:
+        assert pair.one.hop._rails is None
+        assert len(pair.one.hop.descriptors) == 1
+
+
+def test_a_rail_that_is_down_at_first_is_tried_later(monkeypatch):
+    """Ranks meet by the others."""
+    ends = []
+    real = socket.socket.connect_ex
+
+    def down(self, where):
+        return 113 if where[0] == RAILS[0] and len(ends) == 0 else real(self, where)
+
+    monkeypatch.setattr(socket.socket, "connect_ex", down)
+    with by_rails(2) as pair:
+        pair.signal(1, 64)
+        pair.comes(1)
+        assert used(pair.one) == 1
+        ends.append(1)
+        mend(pair)
+        pair.until(lambda: [pair.one.signal(2, 64), used(pair.one) == 0][1])
+
+
+def test_who_is_not_invited_does_not_come():
+    """A number that was used, or a rail that is not there, is refused."""
+    from stretto.fabric.hop.tcp.meet import Way
+
+    with by_rails(2) as pair:
+        rails = pair.other.hop._rails
+        assert not rails._is_invited(Way(0, 0, 1, 1))
+        assert not rails._is_invited(Way(0, 1, 7, 0))
+        assert not rails._is_invited(Way(0, 0, 7, 2))
+        assert rails._is_invited(Way(0, 0, 9, 1))
+        assert not rails._is_invited(Way(0, 0, 9, 1))
