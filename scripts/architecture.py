@@ -64,8 +64,8 @@ by which words it would see one (`tests/meta/test_rooms.py`).
 
 Bytes leave a process here, and nowhere else:
 
-- To other hosts: `fabric/hop/tcp/engine.py` (`sendmsg`, compiled), `fabric/tls.py` if
-  it is asked for; `fabric/hop/ucx` and `fabric/hop/nixl` (their libraries do it). And
+- To other hosts: `fabric/hop/tcp` (`sendmsg`, compiled), `fabric/tls.py` if it is asked
+  for; `fabric/hop/ucx` and `fabric/hop/nixl` (their libraries do it). And
   `fabric/hop/trips.py`, which measures a bare socket beside them.
 - To processes of this host: `fabric/channel/rings.py`, `transfer/copying/compiled.py`
   and `executors/cpu/running/kernels.py` store in memory that both map. The second, and

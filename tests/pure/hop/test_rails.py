@@ -247,12 +247,12 @@ def test_a_rail_that_is_down_at_first_is_tried_later(monkeypatch):
 
 def test_who_is_not_invited_does_not_come():
     """A number that was used, or a rail that is not there, is refused."""
-    from stretto.fabric.hop.tcp.meet import Way
+    from stretto.fabric.hop.tcp.meet import LaneWay
 
     with by_rails(2) as pair:
         rails = pair.other.hop._rails
-        assert not rails._is_invited(Way(0, 0, 1, 1))
-        assert not rails._is_invited(Way(0, 1, 7, 0))
-        assert not rails._is_invited(Way(0, 0, 7, 2))
-        assert rails._is_invited(Way(0, 0, 9, 1))
-        assert not rails._is_invited(Way(0, 0, 9, 1))
+        assert not rails._is_invited(LaneWay(0, 0, 1, 1))
+        assert not rails._is_invited(LaneWay(0, 1, 7, 0))
+        assert not rails._is_invited(LaneWay(0, 0, 7, 2))
+        assert rails._is_invited(LaneWay(0, 0, 9, 1))
+        assert not rails._is_invited(LaneWay(0, 0, 9, 1))

@@ -14,7 +14,6 @@ for, says so (`stir`).
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import select
 import threading
@@ -52,7 +51,6 @@ class LinkLoop(fabric.Loop):
     def __init__(self, name: str, spin_us: float) -> None:
         super().__init__(f"stretto-transfer-{name}")
         self._takers: tuple[Taker, ...] = ()
-        self._tended_s = math.inf
         self._spin_ns = int(1e3 * spin_us) if (os.cpu_count() or 1) > 1 else 0
         self._wake_poll = select.poll()
         self._wake_poll.register(self.wake_fd, select.POLLIN)
@@ -132,10 +130,6 @@ class LinkLoop(fabric.Loop):
         table[Look.REST] = 0 if rest is None else rest[0].ctypes.data
         self._held.append(table)
         self.look_at = int(table.ctypes.data)
-        self._tended_s = min(
-            (link.hop.tended_s for link in links if link.hop is not None),
-            default=math.inf,
-        )
         self._choose_glance()
         self._nap = self._made_nap(takers)
         self._looked_at = self.look_at, table, links, rest
@@ -339,7 +333,6 @@ class LinkLoop(fabric.Loop):
 
     def before_sleep(self, now: float, wait: float) -> float:
         """Sleep as links allow; return how long to wait for descriptors after that."""
-        wait = min(wait, self._tended_s)
         is_hot = self._is_hot(now)
         if is_hot:
             wait = min(wait, _HOT_LOOK_S)

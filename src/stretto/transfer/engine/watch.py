@@ -6,6 +6,7 @@ comes, and ends a nap when something else stirs.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -28,6 +29,8 @@ class LinkWatch:
         found = [(link, link.by_python) for link in links]
         self.links = tuple((link, hop) for link, hop in found if hop is not None)
         self._napping = tuple(hop for _, hop in self.links if hop.naps)
+        hops = [link.hop for link in links if link.hop is not None]
+        self._tended_s = min((hop.tended_s for hop in hops), default=math.inf)
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
@@ -46,6 +49,7 @@ class LinkWatch:
 
     def nap_s(self, now: float, wait: float, *, is_hot: bool) -> float:
         """Return how long to sleep at most, where `wait` would do for all others."""
+        wait = min(wait, self._tended_s)
         naps = [hop.nap_s(now) for hop in self._napping]
         if not naps:
             return wait

@@ -18,11 +18,11 @@ from stretto.fabric import tls
 from stretto.fabric.hop import MOST_LANES, Carrier, CompiledHop, Window
 from stretto.fabric.hop.connections import NONSENSE
 from stretto.fabric.hop.interface import listen, rails_of
-from stretto.fabric.hop.tcp.meet import Made, Meet, Way
+from stretto.fabric.hop.tcp.meet import LaneWay, Made, Meet
 from stretto.fabric.hop.tcp.meet import rails_of as rails_said
 from stretto.fabric.hop.tcp.mending import Lane, Rails
 from stretto.fabric.hop.tcp.options import settle, silent, tune
-from stretto.fabric.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link, Path
+from stretto.fabric.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link, RailWord
 
 _ASK_S = 0.1
 """How often the system is asked whether peers' hosts are silent."""
@@ -91,7 +91,7 @@ class TcpHop(CompiledHop):
         """Return a connection for each lane of each peer, or more: by all its rails."""
         lanes = [(peer, lane) for peer in rails for lane in range(self.lanes)]
         ways = [
-            Way(peer, lane, number, (lane + number) % rails[peer])
+            LaneWay(peer, lane, number, (lane + number) % rails[peer])
             for peer, lane in lanes
             # What TLS has in its hands cannot be sent again by another connection.
             for number in range(1 if tls.is_asked() else rails[peer])
@@ -132,7 +132,7 @@ class TcpHop(CompiledHop):
         many, slots = len(lanes), 4 * most if most > 1 else 0
         self._context = np.zeros(Context.END, dtype=np.int64)
         self._links = np.zeros((many, Link.END), dtype=np.int64)
-        self._paths = np.zeros((many, slots, Path.END), dtype=np.int64)
+        self._paths = np.zeros((many, slots, RailWord.END), dtype=np.int64)
         self._ways = np.zeros((window.num_ranks, window.lanes), dtype=np.int64)
         self._polled = np.zeros(many * (1 + slots) + 1, dtype=np.int64)
         self._pieces = np.zeros((many, ENTRIES, 2), dtype=np.int64)

@@ -36,7 +36,7 @@ from stretto.fabric.hop.tcp.words import (
     Context,
     End,
     Link,
-    Path,
+    RailWord,
 )
 from stretto.fabric.jit.atomics import compiled, load, store
 from stretto.fabric.jit.libc import (
@@ -235,16 +235,16 @@ def _say_which_wait(link: int, polled: int, many: int) -> int:
     """Write those of a lane's connections by which it may go on; return how many."""
     path, current = load(link + Link.PATHS.at), load(link + Link.IN_NUMBER.at)
     for _ in range(load(link + Link.SLOTS.at)):
-        hears = not load(path + Path.ENDED.at) & NO_HEARING
-        number = load(path + Path.NUMBER.at)
+        hears = not load(path + RailWord.ENDED.at) & NO_HEARING
+        number = load(path + RailWord.NUMBER.at)
         if hears and number > current:
-            word = load(path + Path.SOCKET.at) & 0xFFFFFFFF | POLLIN
+            word = load(path + RailWord.SOCKET.at) & 0xFFFFFFFF | POLLIN
             waits_here = number == load(link + Link.NUMBER.at)
             if waits_here and load(link + Link.FIRST.at) < load(link + Link.LAST.at):
                 word |= POLLOUT
             store(polled + 8 * many, word)
             many += 1
-        path += Path.END.at
+        path += RailWord.END.at
     return many
 
 

@@ -21,7 +21,7 @@ _STEP_S = 0.05
 _NO_ANSWER = "no answer"
 
 
-class Way(NamedTuple):
+class LaneWay(NamedTuple):
     """A connection: to a peer, of a lane; which of the lane's it is; by which rail."""
 
     peer: int
@@ -30,7 +30,7 @@ class Way(NamedTuple):
     rail: int
 
 
-Made = dict[Way, socket.socket]
+Made = dict[LaneWay, socket.socket]
 
 
 def rails_of(share: Any) -> Sequence[tuple[str, int]]:
@@ -44,7 +44,7 @@ class Meet:
 
     def __init__(
         self, rank: int, secret: bytes, listeners: Sequence[socket.socket],
-        is_invited: Callable[[Way], bool], pause_s: float = 0.05,
+        is_invited: Callable[[LaneWay], bool], pause_s: float = 0.05,
     ) -> None:  # fmt: skip
         """Listen at each rail, until `run` has ended; who is not invited may not come.
 
@@ -54,15 +54,15 @@ class Meet:
         self._secret, self._listeners, self._is_invited = secret, listeners, is_invited
         self._addresses = [one.getsockname()[:2] for one in listeners]
         self.made: Made = {}
-        self._calls: dict[Way, socket.socket | Knock] = {}
+        self._calls: dict[LaneWay, socket.socket | Knock] = {}
         """Those of ours that are under way."""
-        self._why: dict[Way, str] = {}
+        self._why: dict[LaneWay, str] = {}
         """What became of the last try."""
-        self._next: dict[Way, float] = {}
+        self._next: dict[LaneWay, float] = {}
         self._stranger = ""
 
     def run(
-        self, shares: Sequence[Any], calls: Collection[Way],
+        self, shares: Sequence[Any], calls: Collection[LaneWay],
         is_enough: Callable[[], object], within_s: float, check: Callable[[], None],
     ) -> None:  # fmt: skip
         """Call whom we go to, and let in who comes, until that is enough or it is late.
@@ -96,7 +96,7 @@ class Meet:
 
     # We go to who has a larger rank.
 
-    def _call(self, way: Way, shares: Sequence[Any], now: float) -> None:
+    def _call(self, way: LaneWay, shares: Sequence[Any], now: float) -> None:
         """Begin a connection that is ours to make, again where that has failed."""
         if way in self.made or way in self._calls or self._next.get(way, 0.0) > now:
             return
@@ -114,15 +114,15 @@ class Meet:
         self._why.setdefault(way, _NO_ANSWER)
         self._loop.watch(sock, partial(self._connected, way, sock), events=WRITE)
 
-    def _theirs(self, way: Way, shares: Sequence[Any]) -> tuple[str, int]:
+    def _theirs(self, way: LaneWay, shares: Sequence[Any]) -> tuple[str, int]:
         rails = rails_of(shares[way.peer])
         return rails[way.rail % len(rails)]
 
-    def _mine(self, way: Way) -> tuple[str, int]:
+    def _mine(self, way: LaneWay) -> tuple[str, int]:
         host, port = self._addresses[way.rail % len(self._addresses)]
         return str(host), int(port)
 
-    def _bound(self, sock: socket.socket, way: Way) -> int:
+    def _bound(self, sock: socket.socket, way: LaneWay) -> int:
         """Have a connection begin at the address of its rail; return what failed."""
         if len(self._listeners) > 1:
             try:
@@ -131,7 +131,7 @@ class Meet:
                 return e.errno or errno.EADDRNOTAVAIL
         return 0
 
-    def _connected(self, way: Way, sock: socket.socket) -> None:
+    def _connected(self, way: LaneWay, sock: socket.socket) -> None:
         self._loop.unwatch(sock)
         del self._calls[way]
         says = {"rank": self.rank, **way._asdict()}
@@ -154,11 +154,11 @@ class Meet:
                 self._why[way] = str(e.strerror)  # else an earlier try says more
             sock.close()
 
-    def _met(self, way: Way, knock: Knock) -> None:
+    def _met(self, way: LaneWay, knock: Knock) -> None:
         self._calls.pop(way, None)
         self.made[way] = knock.sock
 
-    def _refused(self, way: Way, knock: Knock) -> None:
+    def _refused(self, way: LaneWay, knock: Knock) -> None:
         del self._calls[way]
         if not knock.hung_up or self._why.get(way, _NO_ANSWER) == _NO_ANSWER:
             self._why[way] = knock.why  # else an earlier try says more
@@ -176,21 +176,21 @@ class Meet:
         rank, peer = theirs["rank"], theirs["peer"]
         if peer != self.rank:
             return f"it wants rank {peer}, and is at rank {self.rank}"
-        way = Way(rank, theirs["lane"], theirs["number"], theirs["rail"])
+        way = LaneWay(rank, theirs["lane"], theirs["number"], theirs["rail"])
         comes = 0 <= rank < self.rank and way not in self.made and self._is_invited(way)
         return "" if comes else f"rank {rank} comes with lane {way.lane}, uninvited"
 
     def _has_come(self, knock: Knock) -> None:
         theirs = knock.shake.theirs
         assert theirs is not None, "it is proved"
-        way = Way(theirs["rank"], theirs["lane"], theirs["number"], theirs["rail"])
+        way = LaneWay(theirs["rank"], theirs["lane"], theirs["number"], theirs["rail"])
         self.made[way] = knock.sock
 
     def _turned_away(self, knock: Knock) -> None:
         if not knock.hung_up:
             self._stranger = f"somebody came, but {knock.why}"
 
-    def absent(self, way: Way, shares: Sequence[Any], within_s: float) -> Exception:
+    def absent(self, way: LaneWay, shares: Sequence[Any], within_s: float) -> Exception:
         """Return who is missing where, and why as far as it is known."""
         peer, mine = way.peer, ":".join(map(str, self._mine(way)))
         theirs = ":".join(map(str, self._theirs(way, shares)))

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.fabric.hop.tcp import options
-from stretto.fabric.hop.tcp.meet import Meet, Way, rails_of
+from stretto.fabric.hop.tcp.meet import LaneWay, Meet, rails_of
 from stretto.fabric.hop.tcp.paths import NO_HEARING, NO_SENDING, arrived
-from stretto.fabric.hop.tcp.words import Link, Path
+from stretto.fabric.hop.tcp.words import Link, RailWord
 from stretto.fabric.workers import Workers
 
 _log = logging.getLogger("stretto.hop")
@@ -48,12 +48,12 @@ class Lane:
         """The words are the compiled engine's, and are first written here."""
         self.peer, self.lane, self.rails = peer, lane, rails
         self._link, self._paths = link, paths
-        self.open: dict[int, tuple[Way, socket.socket]] = {}
+        self.open: dict[int, tuple[LaneWay, socket.socket]] = {}
         self.highest = -1
         """Of all numbers that connections have had, or were to have."""
         self._before, self._why = -1, ""
         """The number that was last seen to be sent by, and why it is to be left."""
-        paths[:, [Path.SOCKET, Path.NUMBER]] = -1
+        paths[:, [RailWord.SOCKET, RailWord.NUMBER]] = -1
         link[[Link.SOCKET, Link.IN_SOCKET, Link.NUMBER, Link.IN_NUMBER]] = -1
         link[Link.ROOM_OF] = -1
         link[Link.PATHS], link[Link.SLOTS] = paths.ctypes.data, len(paths)
@@ -62,13 +62,13 @@ class Lane:
         path: Words = self._paths[number % len(self._paths)]
         return path
 
-    def take(self, way: Way, sock: socket.socket) -> bool:
+    def take(self, way: LaneWay, sock: socket.socket) -> bool:
         """Have one connection more; False: there is no room until an old one goes."""
         path = self._path(way.number)
-        if path[Path.SOCKET] >= 0 or way.number <= max(self.open, default=-1):
+        if path[RailWord.SOCKET] >= 0 or way.number <= max(self.open, default=-1):
             return False
         path[:] = 0
-        path[Path.NUMBER], path[Path.SOCKET] = way.number, sock.fileno()
+        path[RailWord.NUMBER], path[RailWord.SOCKET] = way.number, sock.fileno()
         self.highest = max(self.highest, way.number)
         if not self.open:
             self._before = way.number
@@ -124,12 +124,12 @@ class Lane:
         ends = arrived(self._link.ctypes.data)
         return not self.has_ended and ends < int(self._link[Link.TOTAL])
 
-    def tend(self) -> tuple[Way, str] | None:
+    def tend(self) -> tuple[LaneWay, str] | None:
         """Leave a rail that stalls; return what is sent by no longer, and why."""
         number = int(self._link[Link.NUMBER])
         changed = None
         if self._before in self.open and number > self._before:
-            error = int(self._path(self._before)[Path.ERROR])
+            error = int(self._path(self._before)[RailWord.ERROR])
             why = os.strerror(error) if error else self._why
             changed = self.open[self._before][0], why
             self._why = ""
@@ -148,10 +148,10 @@ class Lane:
         """
         came_by = int(self._link[Link.IN_NUMBER])
         for n in list(self.open):
-            ended = int(self._path(n)[Path.ENDED])
+            ended = int(self._path(n)[RailWord.ENDED])
             left = n < number and (n < came_by or ended & NO_HEARING)
             if left or (n > number and ended & NO_HEARING and ended & NO_SENDING):
-                self._path(n)[Path.SOCKET] = -1
+                self._path(n)[RailWord.SOCKET] = -1
                 self.open.pop(n)[1].close()
 
 
@@ -166,7 +166,7 @@ class Rails:
         self.rank, self.lanes = rank, lanes
         self._secret, self._listeners, self._shares = secret, listeners, shares
         self._workers = Workers("stretto-rails")
-        self._came: deque[tuple[Way, socket.socket]] = deque()
+        self._came: deque[tuple[LaneWay, socket.socket]] = deque()
         self._missing: list[tuple[int, int, int]] = []
         """Peer, lane and rail."""
         self._is_mending, self._closed = False, threading.Event()
@@ -176,7 +176,7 @@ class Rails:
         for lane in lanes.values():
             lane.stir(self.stirs)
             for rail in lane.missing:
-                self._leaves(Way(lane.peer, lane.lane, -1, rail), "nobody answers")
+                self._leaves(LaneWay(lane.peer, lane.lane, -1, rail), "nobody answers")
 
     @property
     def silent(self) -> dict[int, str]:
@@ -207,12 +207,12 @@ class Rails:
             self._is_mending = True
             self._workers.give(self._mend)
 
-    def _leaves(self, way: Way, why: str) -> None:
+    def _leaves(self, way: LaneWay, why: str) -> None:
         if (way.peer, way.rail) not in self._left:
             self._left.add((way.peer, way.rail))
             self._say(way, f"is left: {why}")
 
-    def _say(self, way: Way, what: str) -> None:
+    def _say(self, way: LaneWay, what: str) -> None:
         mine = self._listeners[way.rail % len(self._listeners)].getsockname()[0]
         theirs = rails_of(self._shares[way.peer])
         host = theirs[way.rail % len(theirs)][0]
@@ -234,7 +234,7 @@ class Rails:
         """Connect where something is missing, or let in who comes, for a while."""
         listeners = [one.dup() for one in self._listeners]
         meet = Meet(self.rank, self._secret, listeners, self._is_invited, _PAUSE_S)
-        calls: dict[tuple[int, int, int], Way] = {}
+        calls: dict[tuple[int, int, int], LaneWay] = {}
         rests = [0.0]
 
         def is_enough() -> bool:
@@ -248,7 +248,7 @@ class Rails:
                 if peer > self.rank and (peer, lane, rail) not in calls:
                     self.lanes[peer, lane].highest += 1
                     number = self.lanes[peer, lane].highest
-                    calls[peer, lane, rail] = Way(peer, lane, number, rail)
+                    calls[peer, lane, rail] = LaneWay(peer, lane, number, rail)
             done = not self._missing and now > rests[0]
             return done or self._closed.is_set()
 
@@ -258,7 +258,7 @@ class Rails:
             for sock in meet.made.values():
                 sock.close()
 
-    def _is_invited(self, way: Way) -> bool:
+    def _is_invited(self, way: LaneWay) -> bool:
         lane = self.lanes.get((way.peer, way.lane))
         if lane is None or way.number <= lane.highest:
             return False

@@ -17,7 +17,7 @@ import select
 import socket
 import termios
 
-from stretto.fabric.hop.tcp.words import BUFFER, RUN, RUN_WORDS, End, Link, Path
+from stretto.fabric.hop.tcp.words import BUFFER, RUN, RUN_WORDS, End, Link, RailWord
 from stretto.fabric.jit.atomics import compiled, load, store
 from stretto.fabric.jit.libc import (
     NO_WAIT,
@@ -62,12 +62,12 @@ def _next(link: int, least: int) -> int:
     """Return the connection with the least number from one on, or 0: there is none."""
     path, found = load(link + Link.PATHS.at), 0
     for _ in range(load(link + Link.SLOTS.at)):
-        number, ended = load(path + Path.NUMBER.at), load(path + Path.ENDED.at)
-        sends = load(path + Path.SOCKET.at) >= 0 and not ended & NO_SENDING
-        is_first = found == 0 or number < load(found + Path.NUMBER.at)
+        number, ended = load(path + RailWord.NUMBER.at), load(path + RailWord.ENDED.at)
+        sends = load(path + RailWord.SOCKET.at) >= 0 and not ended & NO_SENDING
+        is_first = found == 0 or number < load(found + RailWord.NUMBER.at)
         if sends and number >= least and is_first:
             found = path
-        path += Path.END.at
+        path += RailWord.END.at
     return found
 
 
@@ -77,8 +77,8 @@ def _go_on(link: int) -> int:
     path = _next(link, max(load(link + Link.NUMBER.at) + 1, load(link + Link.LEAVE.at)))
     if path == 0:
         return 0
-    store(link + Link.SOCKET.at, load(path + Path.SOCKET.at))
-    store(link + Link.NUMBER.at, load(path + Path.NUMBER.at))
+    store(link + Link.SOCKET.at, load(path + RailWord.SOCKET.at))
+    store(link + Link.NUMBER.at, load(path + RailWord.NUMBER.at))
     store(link + Link.FIRST.at, 0)
     store(link + Link.DONE.at, 0)
     store(link + Link.POSITION.at, load(link + Link.BASE.at))
@@ -92,9 +92,9 @@ def _go_on(link: int) -> int:
 def lost(link: int, error: int) -> int:
     """Leave the connection that is sent by, as it has failed; 0: it was the last."""
     slot = load(link + Link.NUMBER.at) % load(link + Link.SLOTS.at)
-    path = load(link + Link.PATHS.at) + Path.END.at * slot
-    store(path + Path.ENDED.at, load(path + Path.ENDED.at) | NO_SENDING)
-    store(path + Path.ERROR.at, error)
+    path = load(link + Link.PATHS.at) + RailWord.END.at * slot
+    store(path + RailWord.ENDED.at, load(path + RailWord.ENDED.at) | NO_SENDING)
+    store(path + RailWord.ERROR.at, error)
     if _go_on(link):
         return 1
     fail(link, End.FAILED, error)
@@ -177,18 +177,25 @@ def waits(link: int) -> int:
 # What is received.
 
 
+@compiled("int64(int64,int64)")
+def _is_after(path: int, number: int) -> int:
+    """Return whether a connection is there, and is a later one."""
+    later = load(path + RailWord.NUMBER.at) > number
+    return 1 if later and load(path + RailWord.SOCKET.at) >= 0 else 0
+
+
 @compiled("void(int64,int64)")
 def deaf(link: int, error: int) -> None:
     """Receive no more by a connection that has ended; the last one ends the lane."""
     number, path = load(link + Link.IN_NUMBER.at), load(link + Link.PATHS.at)
     left, said = 0, error
     for _ in range(load(link + Link.SLOTS.at)):
-        if load(path + Path.NUMBER.at) == number:
-            store(path + Path.ENDED.at, load(path + Path.ENDED.at) | NO_HEARING)
-        elif load(path + Path.NUMBER.at) > number and load(path + Path.SOCKET.at) >= 0:
-            left += not load(path + Path.ENDED.at) & NO_HEARING
-            said = said or load(path + Path.ERROR.at)
-        path += Path.END.at
+        if load(path + RailWord.NUMBER.at) == number:
+            store(path + RailWord.ENDED.at, load(path + RailWord.ENDED.at) | NO_HEARING)
+        elif _is_after(path, number):
+            left += not load(path + RailWord.ENDED.at) & NO_HEARING
+            said = said or load(path + RailWord.ERROR.at)
+        path += RailWord.END.at
     store(link + Link.IN_SOCKET.at, -1)
     if left == 0:
         fail(link, End.FAILED if said else End.CLOSED, said)
@@ -199,18 +206,18 @@ def deaf(link: int, error: int) -> None:
 @compiled("int64(int64)")
 def _begins(path: int) -> int:
     """Receive how a connection begins; return whether all of that is here."""
-    got, ended = load(path + Path.GOT.at), load(path + Path.ENDED.at)
+    got, ended = load(path + RailWord.GOT.at), load(path + RailWord.ENDED.at)
     if got == _HEAD_BYTES or ended & NO_HEARING:
         return int(got == _HEAD_BYTES)
-    at, left = path + Path.HEAD.at + got, _HEAD_BYTES - got
-    came = recv(load(path + Path.SOCKET.at), at, left, NO_WAIT)
+    at, left = path + RailWord.HEAD.at + got, _HEAD_BYTES - got
+    came = recv(load(path + RailWord.SOCKET.at), at, left, NO_WAIT)
     if came > 0:
-        store(path + Path.GOT.at, got + came)
+        store(path + RailWord.GOT.at, got + came)
         return int(came == left)
     error = why() if came < 0 else 0
     if came == 0 or (error != _AGAIN and error != _INTERRUPTED):
-        store(path + Path.ERROR.at, error)
-        store(path + Path.ENDED.at, NO_SENDING | NO_HEARING)
+        store(path + RailWord.ERROR.at, error)
+        store(path + RailWord.ENDED.at, NO_SENDING | NO_HEARING)
     return 0
 
 
@@ -219,12 +226,12 @@ def _heard(link: int) -> int:
     """Return the first of the connections after the present one that begin, or 0."""
     path, found = load(link + Link.PATHS.at), 0
     for _ in range(load(link + Link.SLOTS.at)):
-        number = load(path + Path.NUMBER.at)
-        if load(path + Path.SOCKET.at) >= 0 and number > load(link + Link.IN_NUMBER.at):
-            is_first = found == 0 or number < load(found + Path.NUMBER.at)
+        number = load(path + RailWord.NUMBER.at)
+        if _is_after(path, load(link + Link.IN_NUMBER.at)):
+            is_first = found == 0 or number < load(found + RailWord.NUMBER.at)
             if _begins(path) and is_first:
                 found = path
-        path += Path.END.at
+        path += RailWord.END.at
     return found
 
 
@@ -243,13 +250,13 @@ def next_run(link: int) -> int:
 @compiled("int64(int64,int64)")
 def follow(link: int, path: int) -> int:
     """Receive by a connection from now on; 0: what it begins with makes no sense."""
-    position, taken = load(path + Path.HEAD.at + 8), load(link + Link.TAKEN.at)
-    if load(path + Path.HEAD.at) != RUN or not 0 <= position <= taken:
+    position, taken = load(path + RailWord.HEAD.at + 8), load(link + Link.TAKEN.at)
+    if load(path + RailWord.HEAD.at) != RUN or not 0 <= position <= taken:
         return 0
-    number = load(path + Path.NUMBER.at)
+    number = load(path + RailWord.NUMBER.at)
     store(link + Link.SKIP.at, taken - position)
     store(link + Link.IN_NUMBER.at, number)
-    store(link + Link.IN_SOCKET.at, load(path + Path.SOCKET.at))
+    store(link + Link.IN_SOCKET.at, load(path + RailWord.SOCKET.at))
     # The peer has left the rail that was used before: so do we.
     if load(link + Link.LEAVE.at) < number:
         store(link + Link.LEAVE.at, number)

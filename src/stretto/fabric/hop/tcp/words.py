@@ -68,7 +68,7 @@ class Context(Words):
     END = 17
 
 
-class Path(Words):
+class RailWord(Words):
     """Words of one of a lane's connections, where it may have several."""
 
     SOCKET = 0
