@@ -71,8 +71,10 @@ def model_and_data() -> tuple[Any, Any, Any]:
     torch.manual_seed(0)
     device = torch.device(os.environ.get("DEVICE", "cpu"))
     if device.type == "cuda":
-        here = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
-        torch.cuda.set_device(here)
+        # Who stands by is on the last rank's GPU where there is none for it: that rank
+        # is the one that is killed.
+        last = torch.cuda.device_count() - 1
+        torch.cuda.set_device(min(int(os.environ["LOCAL_RANK"]), last))
     net = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3))).to(device)
     ddp = nn.parallel.DistributedDataParallel(net)
     opt = torch.optim.Adam(ddp.parameters(), lr=1e-4)
