@@ -1,4 +1,4 @@
-"""Two hosts of two ranks: connecting, idling, a killed process, a host that is lost.
+"""Two hosts of two ranks: connecting, idling, a killed process, a lost host or rail.
 
     python benchmarks/hosts_faults.py [--rounds 3] [--out FILE]
 
@@ -25,8 +25,9 @@ GOALS = {
     "idle_cpu_percent": 0.1,
     "killed_process_known_s": 0.1,
     "lost_host_known_s": 2.5,
+    "lost_rail_call_s": 1.5,
 }
-IDLE_S = 5.0
+IDLE_S, RAIL_S = 5.0, 4.0
 
 
 def work(rank: int, address: str, end: str) -> None:
@@ -54,6 +55,15 @@ def work(rank: int, address: str, end: str) -> None:
     idle = (time.process_time() - used) / IDLE_S * 100
     comm.barrier()
     print(json.dumps({"connect_s": min(connects), "idle": idle}), flush=True)
+    if end == "rail":
+        ones, took, until = np.ones_like(x), [], time.monotonic() + RAIL_S
+        while comm.broadcast_object(time.monotonic() < until):
+            for _ in range(100):
+                begun = time.monotonic()
+                assert (comm.all_reduce(ones, out=x) == RANKS).all()
+                took.append(time.monotonic() - begun)
+        print(json.dumps({"longest": max(took), "calls": len(took)}), flush=True)
+        return
     try:
         while True:
             comm.all_reduce(x)
@@ -76,9 +86,12 @@ def run(end: str, folder: Path) -> dict[str, Any]:
         "XDG_RUNTIME_DIR": os.fspath(folder),
     }
     script = os.fspath(Path(__file__).resolve())
-    with TwoHosts() as hosts:
+    with TwoHosts(wires=3 if end == "rail" else 1) as hosts:
         started = []
         for rank in range(RANKS):
+            if end == "rail":
+                rails = [hosts.rail(rank // 2, wire) for wire in (1, 2)]
+                environment["STRETTO_INTERFACE"] = ",".join(rails)
             words = [sys.executable, script, "--work", str(rank)]
             command = hosts.command(rank // 2, [*words, hosts.addresses[0], end])
             started.append(
@@ -92,7 +105,7 @@ def run(end: str, folder: Path) -> dict[str, Any]:
             if end == "killed":
                 started[3].kill()
             else:
-                hosts.cut()
+                hosts.cut(1, int(end == "rail"))
             left = started[:3] if end == "killed" else started
             ends = [json.loads(p.stdout.readline()) for p in left if p.stdout]
         finally:
@@ -100,6 +113,9 @@ def run(end: str, folder: Path) -> dict[str, Any]:
                 process.kill()
                 process.wait()
     found: dict[str, Any] = {"connect_s": max(s["connect_s"] for s in said)}
+    if end == "rail":
+        longest = max(e["longest"] for e in ends)
+        return {"lost_rail_call_s": longest, "calls": ends[0]["calls"]}
     if end == "killed":
         found["idle_cpu_percent"] = max(s["idle"] for s in said)
     name = "killed_process_known_s" if end == "killed" else "lost_host_known_s"
@@ -123,7 +139,7 @@ def main() -> None:
     rounds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.rounds):
-            rounds += [run(end, Path(folder)) for end in ("killed", "lost")]
+            rounds += [run(end, Path(folder)) for end in ("killed", "lost", "rail")]
     best = {
         name: round(min(one[name] for one in rounds if name in one), 3)
         for name in GOALS

@@ -20,7 +20,7 @@ from tests.host.hop.test_tls import authority
 from stretto.errors import RendezvousError
 from stretto.fabric import handshake, porch, tls
 from stretto.fabric.handshake import WORDS, Handshake
-from stretto.fabric.hop.tcp.meet import Meet
+from stretto.fabric.hop.tcp.meet import LaneWay, Meet
 from stretto.fabric.meeting.hosting.door import Door, knock
 from stretto.fabric.meeting.hosting.hub import Hub
 from stretto.fabric.meeting.hosting.rendezvous import Rendezvous
@@ -31,7 +31,7 @@ from stretto.transfer.loader import functions
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 SECRET, WAIT = b"s" * 32, 40
 RESET = struct.pack("ii", 1, 0)
-PURPOSES = {"meeting": "meeting 2", "hop": "hop 2", "transfer": "transfer 3"}
+PURPOSES = {"meeting": "meeting 2", "hop": "hop 3", "transfer": "transfer 3"}
 
 
 class MeetingDoor:
@@ -78,15 +78,18 @@ class HopDoor:
 
         with self.listener, contextlib.suppress(RendezvousError):
             shares = dict.fromkeys(range(self.rank), self.shares[self.rank])
-            meet = Meet(self.rank, 1, SECRET, [self.listener])
-            meet.run(shares, range(self.rank), 600.0, check)
+            meet = Meet(self.rank, SECRET, [self.listener], lambda way: True)
+            meet.run(shares, [], lambda: False, 600.0, check)
 
     def come(self, secret=SECRET, within_s=WAIT):
         rank, self.come_next = self.come_next, self.come_next + 1
         with socket.create_server(("127.0.0.1", 0)) as unused:
-            meet = Meet(rank, 1, secret, [unused])
-            made = meet.run(self.shares, [self.rank], within_s, lambda: None)
-        made[self.rank, 0].close()
+            meet = Meet(rank, secret, [unused], lambda way: False)
+            way, many = LaneWay(self.rank, 0, 0, 0), self.shares
+            meet.run(many, [way], lambda: meet.made, within_s, lambda: None)
+        if not meet.made:
+            raise meet.absent(way, many, within_s)
+        meet.made[way].close()
 
     def close(self):
         self.is_over.set()
