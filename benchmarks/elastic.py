@@ -139,7 +139,9 @@ def train(runs: int, ranks: int) -> list[dict[str, float]]:
     job = launched("train", ranks, 1, 2, STEPS="1000000")
     try:
         for nth in range(runs):
-            at = _until_ready(job, ranks, nth)
+            at, usual = _until_ready(job, ranks, nth)
+            if found:
+                found[-1] |= usual
             killed, downtime_s = next_step(job, ranks, at)
             found.append({"downtime": downtime_s, **_phases(killed, nth + 1)})
             print(json.dumps(found[-1]), flush=True)
@@ -148,12 +150,22 @@ def train(runs: int, ranks: int) -> list[dict[str, float]]:
     return found
 
 
-def _until_ready(job: Running, ranks: int, generation: int) -> int:
-    """Read what ranks say until somebody stands by and waits; return a step to come."""
+def _until_ready(
+    job: Running, ranks: int, generation: int
+) -> tuple[int, dict[str, float]]:
+    """Read what ranks say until somebody stands by and waits; return a step to come.
+
+    And how long rank 1's tenth step from here took, and what rank 0's GPU holds then.
+    """
     at, look_at = 10, time.monotonic() + 1.0
+    ends: list[float] = []
+    usual: dict[str, float] = {}
     while True:
         said = job.hear()
         assert said is not None, "the job has ended"
+        ends += [said["at"]] if said["rank"] == 1 else []
+        if said["rank"] == 0 and len(ends) == 10:
+            usual = {"tenth step": ends[-1] - ends[-2], "gpu_mb": said["gpu_mb"]}
         at = max(at, said["step"] + 5)
         if time.monotonic() < look_at:
             continue
@@ -162,7 +174,7 @@ def _until_ready(job: Running, ranks: int, generation: int) -> int:
             seen = elastic.look(meeting)
         ready = [m for m in seen.members if m.rank < 0 and m.said.get("ready")]
         if ready and (len(seen.ranks), seen.generation) == (ranks, generation):
-            return at
+            return at, usual
 
 
 def _phases(killed: float, generation: int) -> dict[str, float]:
@@ -177,7 +189,10 @@ def _phases(killed: float, generation: int) -> dict[str, float]:
 
 
 def drained(ranks: int, runs: int) -> list[float]:
-    """Drain a rank some times; return how much longer a step took for it, in s."""
+    """Drain a rank some times; return how much longer a step took for it, in s.
+
+    It stands by from then on, and takes the place back the next time.
+    """
     found: list[float] = []
     job = launched("train", ranks, 1, 2, STEPS="1000000")
     try:
@@ -207,7 +222,7 @@ def _around_a_drain(job: Running, nth: int) -> tuple[float, float]:
 
 def _drain(nth: int) -> None:
     with watching(JOB) as meeting:
-        assert elastic.drain(meeting, 1).generation == nth + 1
+        assert elastic.drain(meeting, 1, stays=True).generation == nth + 1
 
 
 def restarted(runs: int, ranks: int) -> list[float]:

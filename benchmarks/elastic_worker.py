@@ -85,6 +85,16 @@ def model_and_data() -> tuple[Any, Any, Any]:
     )
 
 
+def gpu_mb() -> int:
+    """Return how much of this process's GPU is in use, by anybody; 0: it has none."""
+    import torch
+
+    if os.environ.get("DEVICE", "cpu") != "cuda":
+        return 0
+    free, whole = torch.cuda.mem_get_info()
+    return (whole - free) >> 20
+
+
 def train() -> None:
     """Train until so many steps are done, elastic."""
     import torch.distributed as dist
@@ -105,6 +115,7 @@ def train() -> None:
                 pid=os.getpid(),
                 step=state.step,
                 at=time.monotonic(),
+                gpu_mb=gpu_mb(),
             )
     dist.destroy_process_group()
 
