@@ -3,6 +3,7 @@
 import random
 import socket
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,6 +221,40 @@ def test_sources_are_kept_until_they_have_arrived():
             assert time.monotonic() - begun < 0.02, "an acknowledgement was late"
 
 
+def test_who_computes_meanwhile_gets_one_connection_and_not_hundreds():
+    """What has come waits to be taken, and is not asked for again."""
+    with by_rails(2) as pair:
+        pair.signal(1, 64)
+        pair.comes(1)
+        last = 0, cut(pair.one, 0, random.Random(1))
+        pair.until(lambda: [tend(pair), all(missing(end) for end in pair.both)][1])
+        time.sleep(1.5)
+        came = [len(end.hop._rails._came) for end in pair.both]
+        assert max(came) == 1, came
+        mend(pair, last)
+
+
+def missing(end):
+    return end.hop._rails._missing or end.hop._rails._came
+
+
+def test_a_lane_leaves_at_the_next_look_however_many_there_are():
+    """Who looks a few times a second need not look 32 times first."""
+    with by_rails(2, lanes=4) as pair:
+        for lane in range(4):
+            pair.signal(1, 64 + 8 * lane, lane)
+        pair.until(lambda: all(pair.other.words[8 + lane] == 1 for lane in range(4)))
+        for lane in range(4):
+            pair.one.hop._rails.lanes[1, lane]._leave(1, "the test says so")
+        tend(pair)
+        pair.one.hop.progress()
+        assert [used(pair.one, lane) for lane in range(4)] == [1, 0, 1, 0]
+        tend(pair)
+        pair.other.hop.progress()
+        pair.other.hop.progress()
+        assert [used(pair.other, lane) for lane in range(4)] == [1, 0, 1, 0]
+
+
 def test_one_rail_has_no_more_than_before():
     """No thread, no kept memory, no second connection."""
     with by_rails(1) as pair:
@@ -247,7 +282,7 @@ def test_a_rail_that_is_down_at_first_is_tried_later(monkeypatch):
 
 def test_who_is_not_invited_does_not_come():
     """A number that was used, or a rail that is not there, is refused."""
-    from stretto.fabric.hop.tcp.meet import LaneWay
+    from stretto.fabric.hop.tcp.meet import LaneWay, Meet
 
     with by_rails(2) as pair:
         rails = pair.other.hop._rails
@@ -256,3 +291,20 @@ def test_who_is_not_invited_does_not_come():
         assert not rails._is_invited(LaneWay(0, 0, 7, 2))
         assert rails._is_invited(LaneWay(0, 0, 9, 1))
         assert not rails._is_invited(LaneWay(0, 0, 9, 1))
+        for odd in (-1, 1 << 50, "7", 2.0, None):
+            theirs = {"rank": 0, "peer": 1, "lane": 0, "number": odd, "rail": 0}
+            listeners = [one.dup() for one in pair.other.hop._listeners]
+            meet = Meet(1, b"s" * 32, listeners, lambda way: True)
+            assert "what is no lane" in meet._uninvited(theirs)
+            for one in listeners:
+                one.close()
+
+
+def test_lanes_go_by_all_rails_where_tls_is_asked_for(monkeypatch):
+    """Each by one connection: what TLS holds cannot be sent again."""
+    tls = SimpleNamespace(is_asked=lambda: True, require=lambda: None)
+    monkeypatch.setattr("stretto.fabric.hop.tcp.carrier.tls", tls)
+    with by_rails(2, lanes=4) as pair:
+        assert pair.one.hop._rails is None
+        ends = [sock.getsockname()[0] for sock in pair.one.hop._sockets.values()]
+        assert ends == ["127.0.0.1", "127.0.0.2"] * 2

@@ -77,13 +77,8 @@ class TcpHop(CompiledHop):
             self._stop_listening()
 
     def _rails_to(self, share: Any) -> int:
-        """Return by how many connections a lane may go: one by each rail.
-
-        What TLS has in its hands cannot be sent again.
-        """
-        return (
-            1 if tls.is_asked() else max(len(self._listeners), len(rails_said(share)))
-        )
+        """Return how many rails lead to a rank: whoever has fewer uses them again."""
+        return max(len(self._listeners), len(rails_said(share)))
 
     def _meet(
         self, shares: Sequence[Any], rails: Mapping[int, int], within_s: float
@@ -226,6 +221,7 @@ class TcpHop(CompiledHop):
             if self._rails is not None:
                 self._rails.tend()
                 self._silent |= self._rails.silent
+                self._context[Context.TURN] = 0  # rails are looked at in the next one
         return self._silent
 
     def do_close(self) -> None:

@@ -19,6 +19,8 @@ from stretto.fabric.porch import Knock, Porch
 _PURPOSE = "hop 3"
 _STEP_S = 0.05
 _NO_ANSWER = "no answer"
+_MOST = 1 << 40
+"""Numbers of connections, and all others, are below that."""
 
 
 class LaneWay(NamedTuple):
@@ -177,6 +179,8 @@ class Meet:
         if peer != self.rank:
             return f"it wants rank {peer}, and is at rank {self.rank}"
         way = LaneWay(rank, theirs["lane"], theirs["number"], theirs["rail"])
+        if not all(type(word) is int and 0 <= word < _MOST for word in way):
+            return "it comes with what is no lane"
         comes = 0 <= rank < self.rank and way not in self.made and self._is_invited(way)
         return "" if comes else f"rank {rank} comes with lane {way.lane}, uninvited"
 

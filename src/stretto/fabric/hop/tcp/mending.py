@@ -29,8 +29,9 @@ from stretto.fabric.hop.tcp.words import Link, RailWord
 from stretto.fabric.workers import Workers
 
 _log = logging.getLogger("stretto.hop")
-_TRIED_S, _PAUSE_S = 3.0, 0.25
-"""How long a connection is tried for, and the pause after it has failed at once."""
+_TRIED_S, _PAUSE_S, _MOST_PAUSE_S = 3.0, 0.25, 4.0
+"""How long a connection is tried for, and the pause after it has failed at once: it
+doubles while nobody can be reached."""
 _REST_S = 0.12
 """How long after a connection was made it is known what is missing still."""
 _STOP_S = 1.0
@@ -120,9 +121,10 @@ class Lane:
 
     @property
     def sends(self) -> bool:
-        """Return whether something has not arrived yet."""
-        ends = arrived(self._link.ctypes.data)
-        return not self.has_ended and ends < int(self._link[Link.TOTAL])
+        """Return whether something has not arrived yet, and may arrive."""
+        if self.has_ended or self.silent:
+            return False
+        return int(arrived(self._link.ctypes.data)) < int(self._link[Link.TOTAL])
 
     def tend(self) -> tuple[LaneWay, str] | None:
         """Leave a rail that stalls; return what is sent by no longer, and why."""
@@ -224,16 +226,27 @@ class Rails:
     # In the thread.
 
     def _mend(self) -> None:
+        pause_s = _PAUSE_S
         try:
-            while self._missing and not self._closed.is_set():
-                self._try()
+            while self._lacks and not self._closed.is_set():
+                came = self._try(pause_s)
+                pause_s = _PAUSE_S if came else min(2 * pause_s, _MOST_PAUSE_S)
         finally:
             self._is_mending = False
 
-    def _try(self) -> None:
-        """Connect where something is missing, or let in who comes, for a while."""
+    @property
+    def _lacks(self) -> list[tuple[int, int, int]]:
+        """Return what is missing and has not come meanwhile."""
+        came = {(way.peer, way.lane, way.rail) for way, _ in list(self._came)}
+        return [one for one in self._missing if one not in came]
+
+    def _try(self, pause_s: float) -> bool:
+        """Connect where something is missing, or let in who comes, for a while.
+
+        Return whether anything came of it.
+        """
         listeners = [one.dup() for one in self._listeners]
-        meet = Meet(self.rank, self._secret, listeners, self._is_invited, _PAUSE_S)
+        meet = Meet(self.rank, self._secret, listeners, self._is_invited, pause_s)
         calls: dict[tuple[int, int, int], LaneWay] = {}
         rests = [0.0]
 
@@ -244,12 +257,13 @@ class Rails:
                 self._came.append((way, meet.made.pop(way)))
                 calls.pop((way.peer, way.lane, way.rail), None)
                 rests[0] = now + _REST_S  # more may be missing now
-            for peer, lane, rail in self._missing if now > rests[0] else ():
+            lacks = self._lacks
+            for peer, lane, rail in lacks if now > rests[0] else ():
                 if peer > self.rank and (peer, lane, rail) not in calls:
                     self.lanes[peer, lane].highest += 1
                     number = self.lanes[peer, lane].highest
                     calls[peer, lane, rail] = LaneWay(peer, lane, number, rail)
-            done = not self._missing and now > rests[0]
+            done = not lacks and now > rests[0]
             return done or self._closed.is_set()
 
         try:
@@ -257,6 +271,7 @@ class Rails:
         finally:
             for sock in meet.made.values():
                 sock.close()
+        return rests[0] > 0
 
     def _is_invited(self, way: LaneWay) -> bool:
         lane = self.lanes.get((way.peer, way.lane))
