@@ -163,11 +163,14 @@ def test_a_lane_goes_home_when_its_rail_works_again(caplog):
         pair.signal(1, 64)
         pair.comes(1)
         assert used(pair.one) == 0
+        assert pair.one.hop.by == "rails: 127.0.0.1, 127.0.0.2"
         one = pair.one.hop._rails.lanes[1, 0]
         one.open[0][1].shutdown(socket.SHUT_RDWR)
         pair.signal(2, 64)
         pair.comes(2)
         assert used(pair.one) == 1
+        tend(pair)
+        assert pair.one.hop.by == "rails: 127.0.0.1 (left), 127.0.0.2"
         mend(pair)
         pair.signal(3, 64)
         pair.comes(3)

@@ -155,6 +155,7 @@ class TcpHop(CompiledHop):
             self.tended_s = _ASK_S
             about = window.rank, window.secret, self._listeners, shares
             self._rails = Rails(*about, several)
+            self.by = self._rails.described
         inside = window.address, *window.puts, *window.words
         self._context[Context.WINDOW : Context.WINDOW + len(inside)] = inside
         given = {
@@ -220,6 +221,7 @@ class TcpHop(CompiledHop):
             }
             if self._rails is not None:
                 self._rails.tend()
+                self.by = self._rails.described
                 self._silent |= self._rails.silent
                 self._context[Context.TURN] = 0  # rails are looked at in the next one
         return self._silent

@@ -185,6 +185,16 @@ class Rails:
         """Return which peers no rail reaches, and how that shows."""
         return {lane.peer: how for lane in self.lanes.values() if (how := lane.silent)}
 
+    @property
+    def described(self) -> str:
+        """Return by which addresses of ours lanes go, and which are left just now."""
+        left = {rail % len(self._listeners) for _, rail in self._left}
+        said = [
+            one.getsockname()[0] + " (left)" * (nth in left)
+            for nth, one in enumerate(self._listeners)
+        ]
+        return f"rails: {', '.join(said)}"
+
     def tend(self) -> None:
         """Look after all lanes; nobody is in a call of the hop."""
         while self._came:
