@@ -1,5 +1,7 @@
 """Lanes of several rails: whatever ends at whatever time, all comes once, in order."""
 
+import ctypes
+import mmap
 import random
 import socket
 import time
@@ -256,6 +258,34 @@ def test_a_lane_leaves_at_the_next_look_however_many_there_are():
         pair.other.hop.progress()
         pair.other.hop.progress()
         assert [used(pair.other, lane) for lane in range(4)] == [1, 0, 1, 0]
+
+
+def test_what_has_landed_may_be_given_back_whatever_is_sent_again():
+    """Memory that is gone is not read, and what stands for it is passed over."""
+    with by_rails(2) as pair:
+        memory = mmap.mmap(-1, SLOT)
+        memory[:] = b"x" * SLOT
+        at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        assert pair.one.hop.put(1, 0, at, FIRST, SLOT)
+        pair.signal(1, 64)
+        pair.comes(1)
+        memory.close()  # its pieces are kept: nobody has asked what arrived
+        pair.one.hop._rails.lanes[1, 0]._leave(1, "the test says so")
+        pair.until(lambda: used(pair.one) == 1)
+        pair.signal(2, 64)
+        pair.comes(2)
+        assert (pair.other.landed(SLOT) == ord("x")).all()
+
+
+def test_what_was_never_sent_and_is_gone_is_a_fault():
+    """No bytes are made up for it."""
+    with by_rails(2) as pair:
+        memory = mmap.mmap(-1, SLOT)
+        at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        memory.close()
+        pair.one.hop.put(1, 0, at, FIRST, SLOT)
+        pair.until(lambda: pair.one.hop.faults())
+        assert pair.one.hop.faults() == {1: "Bad address"}
 
 
 def test_one_rail_has_no_more_than_before():

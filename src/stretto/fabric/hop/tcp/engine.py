@@ -20,6 +20,7 @@ from stretto.fabric.hop.tcp.paths import (
     fail,
     introduced,
     lost,
+    stood_in,
     waits,
     why,
 )
@@ -51,7 +52,7 @@ from stretto.fabric.jit.libc import (
 )
 
 _QUIET = NO_WAIT | int(getattr(socket, "MSG_NOSIGNAL", 0))
-_AGAIN, _INTERRUPTED = errno.EAGAIN, errno.EINTR
+_AGAIN, _INTERRUPTED, _GONE = errno.EAGAIN, errno.EINTR, errno.EFAULT
 _MOST_PIECES = 64
 _FEW = 2
 """Connections up to which each is asked, instead of asking which of them stir."""
@@ -103,11 +104,17 @@ def _flush(link: int) -> int:
             # connection: a stream has no half frames. On another one, all of it is.
             if many == 0:
                 fail(link, End.FAILED, error)
-            elif lost(link, error) and introduced(link):
-                continue
-            return taken
+                return taken
+            if error == _GONE:
+                sent = stood_in(link)
+            if sent <= 0:
+                if lost(link, error) and introduced(link):
+                    continue
+                return taken
         taken += sent
-        store(link + Link.POSITION.at, load(link + Link.POSITION.at) + sent)
+        position = load(link + Link.POSITION.at) + sent
+        store(link + Link.POSITION.at, position)
+        store(link + Link.FURTHEST.at, max(position, load(link + Link.FURTHEST.at)))
         # The system may have taken a part. The next flush begins there.
         sent += load(link + Link.DONE.at)
         store(link + Link.DONE.at, 0)

@@ -125,6 +125,23 @@ def introduced(link: int) -> int:
 
 
 @compiled("int64(int64)")
+def stood_in(link: int) -> int:
+    """Send something in the place of data that are gone; return how much, or 0.
+
+    What was sent before and has been given back since has landed, though its system
+    has not said so. The peer passes over it, whatever it is: only its length counts.
+    """
+    piece = load(link + Link.PIECES.at) + 16 * load(link + Link.FIRST.at)
+    left = load(piece + 8) - load(link + Link.DONE.at)
+    before = load(link + Link.FURTHEST.at) - load(link + Link.POSITION.at)
+    most = min(min(left, before), BUFFER)
+    if most <= 0:
+        return 0
+    any_ = load(link + Link.OUT.at)
+    return max(0, send(load(link + Link.SOCKET.at), any_, most, _QUIET))
+
+
+@compiled("int64(int64)")
 def arrived(link: int) -> int:
     """Return up to which position all has arrived; keep nothing when that is all."""
     last, base = load(link + Link.LAST.at), load(link + Link.BASE.at)

@@ -153,7 +153,9 @@ class Link(Words):
     """Bytes to come that were received before, by another connection."""
     OWES = SKIP + 1
     """Whether large data have come that are not answered yet."""
-    QUEUED = OWES + 1
+    FURTHEST = OWES + 1
+    """The position in the stream up to which it was sent by any connection."""
+    QUEUED = FURTHEST + 1
     """What the system says of bytes that have not arrived."""
     STIRS = QUEUED + 1
     """The descriptor that turns readable when any of the lane's connections stirs."""
