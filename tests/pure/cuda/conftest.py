@@ -73,13 +73,28 @@ def one_hop():
 def fake(monkeypatch):
     """Return a fake driver that every module asks."""
     from stretto.executors.cuda.flags import regions
+    from stretto.executors.cuda.flags.watch import SessionWatch
 
+    watches, begin = [], SessionWatch.__init__
+
+    def noted(self, *args, **options):
+        begin(self, *args, **options)
+        watches.append(self)
+
+    monkeypatch.setattr(SessionWatch, "__init__", noted)
     made = _fakes.FakeDriver()
     replace_driver(monkeypatch, made)
     small = {"stage": 1 << 20, "packets": 1 << 20}
     monkeypatch.setattr(regions, "HALVES", small)
     monkeypatch.setenv("STRETTO_CUDA_STREAMS", "2")
     yield made
+    # Of sessions that a test leaves open: their threads would write into memory that is
+    # gone, by the driver of the tests to come.
+    for watch in watches:
+        watch._stop.set()
+    for watch in watches:
+        watch._thread.join(10)
+        assert not watch._thread.is_alive(), "it looks after a GPU for ever"
     made.forget()
 
 
