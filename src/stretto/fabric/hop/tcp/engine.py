@@ -105,9 +105,10 @@ def _flush(link: int) -> int:
             if many == 0:
                 fail(link, End.FAILED, error)
                 return taken
-            if error == _GONE:
-                sent = stood_in(link)
-            if sent <= 0:
+            sent = stood_in(link) if error == _GONE else 0
+            if sent < 0:
+                return taken
+            if sent == 0:
                 if lost(link, error) and introduced(link):
                     continue
                 return taken

@@ -126,7 +126,9 @@ def introduced(link: int) -> int:
 
 @compiled("int64(int64)")
 def stood_in(link: int) -> int:
-    """Send something in the place of data that are gone; return how much, or 0.
+    """Send something in the place of data that are gone; return how much.
+
+    Less than 0: later; 0: it may not be.
 
     What was sent before and has been given back since has landed, though its system
     has not said so. The peer passes over it, whatever it is: only its length counts.
@@ -138,7 +140,11 @@ def stood_in(link: int) -> int:
     if most <= 0:
         return 0
     any_ = load(link + Link.OUT.at)
-    return max(0, send(load(link + Link.SOCKET.at), any_, most, _QUIET))
+    sent = send(load(link + Link.SOCKET.at), any_, most, _QUIET)
+    if sent < 0:
+        error = why()
+        return -1 if error in (_AGAIN, _INTERRUPTED) else 0
+    return sent
 
 
 @compiled("int64(int64)")
