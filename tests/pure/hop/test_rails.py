@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from stretto.errors import RendezvousError
 from stretto.fabric import hop
 from stretto.fabric.hop.tcp.words import Link
-from stretto.testing.ends import FIRST, joined
+from stretto.testing.ends import FIRST, CarrierEnd, connect, joined
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -211,6 +212,45 @@ def test_a_peer_that_ends_is_heard_at_once():
             pair.one.hop.progress()
             assert time.monotonic() - begun < 1
         assert pair.one.hop.faults() == {1: "it ended the connection"}
+
+
+def test_whoever_asks_after_the_end_hears_that_it_has_ended():
+    """Nothing of what was closed is touched, and no thread begins."""
+    with by_rails(2) as pair:
+        pair.signal(1, 64)
+        pair.comes(1)
+        pair.one.hop.close()
+        pair.one.hop._asked_s = 0.0
+        assert pair.one.hop.has_ended
+        assert pair.one.hop.faults() == {1: "it ended the connection"}
+        assert list(pair.one.hop.descriptors) == []
+
+
+def test_a_rail_that_comes_too_late_to_be_waited_for_is_no_fault(monkeypatch):
+    """The time to connect may end while the others are still waited for."""
+    real = socket.socket.connect_ex
+
+    def down(self, where):
+        return 113 if where[0] == RAILS[0] else real(self, where)
+
+    monkeypatch.setattr(socket.socket, "connect_ex", down)
+    ends = [CarrierEnd(hop.get("tcp"), rank, rails=RAILS[:2]) for rank in (0, 1)]
+    assert connect(ends, within_s=0.5) == ["", ""]
+    for end in ends:
+        end.hop.close()
+
+
+def test_who_does_not_come_leaves_no_door_open():
+    """A hop that did not connect listens no more."""
+    ends = [CarrierEnd(hop.get("tcp"), rank, rails=RAILS[:2]) for rank in (0, 1)]
+    shares = [end.hop.share() for end in ends]
+    with pytest.raises(
+        RendezvousError, match=r"did not come to rank 1 .*within 0\.2 s"
+    ):
+        ends[1].hop.connect(shares, [0], 0.2)
+    assert ends[1].hop._listeners == []
+    for end in ends:
+        end.hop.close()
 
 
 def test_sources_are_kept_until_they_have_arrived():

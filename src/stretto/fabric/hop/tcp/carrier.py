@@ -69,12 +69,14 @@ class TcpHop(CompiledHop):
         self.lanes = min(max(lanes), MOST_LANES)
         self.window = replace(self.window, lanes=self.lanes)
         rails = {peer: self._rails_to(shares[peer]) for peer in peers}
-        made = self._meet(shares, rails, within_s)
-        for sock in made.values():
-            tune(sock)
-        self._lay_out(made, rails, shares)
-        if self._rails is None:
-            self._stop_listening()
+        try:
+            made = self._meet(shares, rails, within_s)
+            for sock in made.values():
+                tune(sock)
+            self._lay_out(made, rails, shares)
+        finally:
+            if self._rails is None:
+                self._stop_listening()
 
     def _rails_to(self, share: Any) -> int:
         """Return how many rails lead to a rank: whoever has fewer uses them again."""
@@ -107,11 +109,10 @@ class TcpHop(CompiledHop):
         meet.run(
             shares, [w for w in ways if w.peer > rank], enough, within_s, self.check
         )
-        if not enough():
+        there = {way[:2] for way in meet.made}
+        for missing in [way for way in ways if way[:2] not in there]:
             for sock in meet.made.values():
                 sock.close()
-            there = {way[:2] for way in meet.made}
-            missing = next(way for way in ways if way[:2] not in there)
             raise meet.absent(missing, shares, within_s)
         return meet.made
 
@@ -187,6 +188,7 @@ class TcpHop(CompiledHop):
         self._sockets.clear()
         if self._rails is not None:
             self._rails.forget()
+            self._rails = None
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -245,6 +247,7 @@ class TcpHop(CompiledHop):
         self._sockets.clear()
         if self._rails is not None:
             self._rails.close()
+            self._rails = None  # nobody looks after it any more
         self._stop_listening()
 
 
