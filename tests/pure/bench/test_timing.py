@@ -89,16 +89,17 @@ def prepared_by(limits, prepared):
 
 def test_a_stall_while_calibrating_makes_no_batch_too_short():
     """A call of a microsecond that once took milliseconds is called many times."""
-    calls = iter([3e-3])
-    prepared = PreparedCall(
-        call=lambda: time.sleep(s) if (s := next(calls, 0)) else None, x=None, out=None
-    )
-    limits = Limits(batch_us=100, batches=5, budget_us=1e5)
-    runner = prepared_by(limits, prepared)
+    stalls_us = iter([3e3])
+
+    def timer(_call, turns, _cold):
+        return 1.0 + next(stalls_us, 0) / turns
+
+    limits = Limits(batch_us=100, batches=5, budget_us=1e5, timer=timer)
+    runner = prepared_by(limits, PreparedCall(call=lambda: None, x=None, out=None))
 
     runner.calibrate()
 
-    assert runner.found.turns >= 50
+    assert 100 == runner.found.turns
 
 
 def test_what_follows_a_capture_is_done_before_a_graph_is_replayed():
