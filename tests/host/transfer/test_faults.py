@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.host.transfer.carriers import CARRIERS
+from tests.soon import soon
 
 from stretto.errors import (
     EngineLost,
@@ -62,13 +63,13 @@ def test_a_dead_peer_is_named_within_a_second(pair):
     killed = time.monotonic()
     with pytest.raises(EngineLost, match=f"engine '{child.name}' is gone"):
         waits.wait(WAIT)
-    assert time.monotonic() - killed < 1.0
+    assert time.monotonic() - killed < soon(1.0)
     for x in begun:
         x.event().wait(WAIT)
         if x.error is not None:
             assert child.name == x.error.peer
             assert 0 <= x.error.bytes_done <= 64 << 20
-    assert time.monotonic() - killed < 1.5
+    assert time.monotonic() - killed < soon(1.5)
     with pytest.raises(EngineLost, match=r"has ended|hung up|reset|ended the conn"):
         peer.notify(b"anybody")
     assert "lost" in peer.explain()
@@ -142,7 +143,7 @@ def test_a_deadline_ends_a_transfer_and_says_how_far_it_came(pair):
             TransferTimeout, match=f"engine '{child.name}', {peer.engine.hop}: not"
         ):
             x.wait(WAIT)
-        assert time.monotonic() - begun < 1.0
+        assert time.monotonic() - begun < soon(1.0)
         assert peer.engine.hop == x.error.path
     finally:
         os.kill(child.process.pid, signal.SIGCONT)

