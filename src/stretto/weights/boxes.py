@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-__all__ = ["Box", "are_apart", "common", "cut", "said", "volume", "whole", "within"]
+__all__ = [
+    "Box", "are_apart", "common", "cut", "rows", "said", "volume", "whole", "within",
+]  # fmt: skip
 
 Box = tuple[tuple[int, int], ...]
 
@@ -67,6 +69,15 @@ def cut(box: Box, others: Sequence[Box]) -> Iterator[Box]:
         edges = {e for other in others for e in other[axis] if start < e < stop}
         ends.append(list(itertools.pairwise(sorted({start, stop, *edges}))))
     yield from itertools.product(*ends)
+
+
+def rows(box: Box, most: int) -> list[Box]:
+    """Return a box in parts of whole rows, of so many elements or of one row."""
+    if volume(box) <= most:
+        return [box]
+    (start, stop), rest = box[0], box[1:]
+    step = max(1, most // volume(rest))
+    return [((a, min(a + step, stop)), *rest) for a in range(start, stop, step)]
 
 
 def said(box: Box) -> str:

@@ -31,6 +31,15 @@ class Owner(Protocol):
     changed: Any
     copies: list[Copy]
 
+    def send(self, peer: Any, word: str, **body: Any) -> None:
+        """Say something to a peer."""
+
+    def tell_offer(self) -> None:
+        """Tell everybody what can be read here now."""
+
+    def tell_early(self, copy: Copy, version: Version | None) -> None:
+        """Tell who reads what was coming that it is whole, or will not be."""
+
 
 class Buffers:
     """See the module; `into` is what the caller gave, tensors or a module."""
@@ -97,12 +106,27 @@ class Buffers:
         for name, parameter in self._parameters().items():
             parameter.data = self.given[copy][name]
 
-    def pull(self, copy: int, source: Sequence[From], deadline: float) -> None:
-        """Write a version into a copy; nobody reads there meanwhile."""
+    def pull(
+        self, copy: int, source: Sequence[From], deadline: float,
+        version: Version, via: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Write a version into a copy; no step reads there meanwhile.
+
+        Other replicas do as far as it has come: on hosts, not on GPUs, whose copies
+        are known to have come only all at once.
+        """
         with self._turn:
             if self._has_stopped:
                 raise TransferCancelled(f"weights {self._owner.name!r}: closed")
-            self._pull(copy, source, deadline)
+            shared = self._ready(copy, source)
+            if self.memory.stream is None:
+                shared.open(version, via)
+                self._owner.tell_offer()
+            try:
+                self._pull(copy, source, deadline, shared)
+            except BaseException:
+                self.withdraw(copy)
+                raise
 
     def stop(self) -> None:
         """Cut off what comes, and give back what a GPU has for it.
@@ -116,25 +140,39 @@ class Buffers:
             self._has_stopped = True
             self._turn.release()
 
-    def _pull(self, copy: int, source: Sequence[From], deadline: float) -> None:
+    def _ready(self, copy: int, source: Sequence[From]) -> Copy:
+        """Return what peers read of a copy: nobody does, and it fits what comes."""
         owner, shared, into = self._owner, self._shared[copy], self._arrays[copy]
         if shared is not None:
             shared.take_back(owner.patience)
-        self.memory.wait_read(copy)
-        try:
-            there = owner.puller.pull(source, into, deadline, self.memory.stream)
-        finally:
-            self.memory.wait_written()
-        parts = parts_here(owner.puller.wanted, there, into)
+        parts = parts_here(owner.puller.wanted, owner.puller.there(source), into)
         if shared is None or [held for held, _ in parts] != shared.given:
             if shared is not None:
                 owner.copies.remove(shared)
                 shared.close()
-            shared = Copy(self.memory, owner.name, f"{owner.team}.{copy}", parts)
+            shared = Copy(
+                self.memory, owner.name, f"{owner.team}.{copy}", parts, tell=owner.send
+            )
             with owner.changed:
                 self._shared[copy] = shared
                 owner.copies.append(shared)
-        self._sums[copy] = shared.sum(self.memory.stream)
+        return shared
+
+    def _pull(
+        self, copy: int, source: Sequence[From], deadline: float, shared: Copy
+    ) -> None:
+        memory, into = self.memory, self._arrays[copy]
+        memory.wait_read(copy)
+        try:
+            self._owner.puller.pull(source, into, deadline, memory.stream, shared)
+        finally:
+            memory.wait_written()
+        self._sums[copy] = shared.sum(memory.stream)
+
+    def withdraw(self, copy: int) -> None:
+        """Tell who reads what was to come into a copy that it will not."""
+        self._owner.tell_early(self._in(copy), None)
+        self._owner.tell_offer()
 
     def report(self, copy: int) -> dict[str, str]:
         """Return what the leader is told of what has come."""
@@ -147,6 +185,7 @@ class Buffers:
     def offer(self, copy: int, version: Version) -> None:
         """Let others read what the replica has switched to."""
         self._in(copy).offer(version, self._sums[copy])
+        self._owner.tell_early(self._in(copy), version)
 
     def _in(self, copy: int) -> Copy:
         shared = self._shared[copy]

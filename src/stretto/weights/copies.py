@@ -8,11 +8,12 @@ patience lasts, then ends the lease, and from then on nothing is read under its 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from stretto.weights.early import FAILED, Line
 from stretto.weights.hashes import said_sums
 from stretto.weights.manifest import Held, grouped, region_name
 from stretto.weights.memory import HostMemory, Summing
@@ -22,21 +23,36 @@ from stretto.weights.version import Version
 __all__ = ["Copy"]
 
 
+def _nobody(*_: object, **__: object) -> None:
+    """Tell nobody."""
+
+
 class Copy:
     """See the module: `tag` tells it from other copies of its owner."""
 
     def __init__(
         self, memory: HostMemory, name: str, tag: str,
         parts: Sequence[tuple[Held, Any]], sources: Sequence[Any] | None = None,
+        tell: Callable[..., None] = _nobody,
     ) -> None:  # fmt: skip
-        """Share parts, and the arrays that hold them; some are copied of `sources`."""
+        """Share parts, and the arrays that hold them; some are copied of `sources`.
+
+        Who reads what is coming is told by `tell` how far it is.
+        """
         engine = self._engine = memory.engine
-        self.tag = tag
+        self.tag, self._tell = tag, tell
         self.version: Version | None = None
         """What can be read now."""
+        self.coming: Version | None = None
+        """What is being written, and can be read as far as it has come."""
+        self.via: tuple[str, ...] = ()
+        """By which replicas it comes; the source is none."""
+        self._far = 0
+        self._watchers: list[Any] = []
         self.sums: tuple[int, ...] = ()
         self._changed = threading.Condition()
         self._holds: dict[tuple[Any, int], bool] = {}
+        """Who reads, and whether that is early."""
         self._lease: Any = None
         self.given = [held for held, _ in parts]
         """What it was made of, each as often as it was given."""
@@ -47,6 +63,7 @@ class Copy:
         self.sum: Summing = memory.summing(
             self.arrays, sources and [sources[i] for i in order]
         )
+        self.line = Line(self.manifest)
         begin, self._regions = 0, []
         for g, group in enumerate(self.manifest.groups):
             some = self.arrays[begin : begin + len(group.names)]
@@ -68,6 +85,43 @@ class Copy:
             if self._lease is None:
                 self._lease = self._engine.lease()
             self.sums, self.version = tuple(sums), version
+            self.coming, self._watchers = None, []
+
+    def open(self, version: Version, via: Sequence[str]) -> None:
+        """Let be read what is about to come, as far as it has."""
+        with self._changed:
+            self._lease = self._engine.lease()
+            self.coming, self.via, self._far = version, tuple(via), 0
+
+    def came(self, far: int) -> None:
+        """Tell who reads meanwhile how far it is; FAILED: it will not come."""
+        with self._changed:
+            if self.coming is None:
+                return
+            self._far, token = far, self._lease.token.hex()
+            for peer in self._watchers:
+                self._tell(peer, "far", token=token, far=far)
+            if far == FAILED:
+                self.coming, self._watchers = None, []
+
+    def watch(self, peer: Any, token: bytes) -> bool:
+        """Tell a peer from now on how far it is; False: the token is not of this."""
+        with self._changed:
+            if self._lease is None or self._lease.token != token:
+                return False
+            is_coming = self.coming is not None
+            if is_coming:
+                self._watchers.append(peer)
+            far = self._far if is_coming else FAILED
+            if self.version is not None:
+                far = self.line.end
+            self._tell(peer, "far", token=token.hex(), far=far)
+            return True
+
+    @property
+    def early(self) -> list[tuple[Any, int]]:
+        """Return who reads what has not been switched to, and under which number."""
+        return [key for key, is_early in self._holds.items() if is_early]
 
     def dump(self) -> Mapping[str, Any]:
         """Return what peers are told of it."""
@@ -80,21 +134,25 @@ class Copy:
     def hold(self, peer: Any, number: int, version: Version) -> dict[str, Any] | None:
         """Let a peer read a version until it says that it has; None: it is not here."""
         with self._changed:
-            if self.version != version or self._lease is None:
+            is_whole = self.version == version
+            if self._lease is None or not (is_whole or self.coming == version):
                 return None
-            self._holds[peer, number] = True
+            self._holds[peer, number] = not is_whole
             return {
-                **self.dump(), "token": self._lease.token.hex(),
-                "sums": said_sums(self.sums),
+                **self.dump(), "token": self._lease.token.hex(), "whole": is_whole,
+                "sums": said_sums(self.sums) if is_whole else "",
             }  # fmt: skip
 
-    def release(self, peer: Any, number: int | None = None) -> None:
-        """Note that a peer does not read it any more; or, that it is gone."""
+    def release(self, peer: Any, number: int | None = None) -> bool:
+        """Note that a peer does not read it any more, or is gone; False: it did not."""
         with self._changed:
-            for key in list(self._holds):
-                if key[0] is peer and number in (None, key[1]):
-                    del self._holds[key]
+            ended = [k for k in self._holds if k[0] is peer and number in (None, k[1])]
+            for key in ended:
+                del self._holds[key]
+            if number is None:
+                self._watchers = [one for one in self._watchers if one is not peer]
             self._changed.notify_all()
+            return bool(ended)
 
     @property
     def readers(self) -> int:
@@ -106,6 +164,7 @@ class Copy:
 
         Who is slower than our patience finds it stale, and reads nothing more.
         """
+        self.came(FAILED)
         with self._changed:
             self.version = None
             self._changed.wait_for(lambda: not self._holds, patience)

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.errors import LayoutError, PlanError
+from stretto.program.collectives import storage
 from stretto.weights.boxes import (
     Box,
     are_apart,
     common,
     cut,
+    rows,
     said,
     volume,
     whole,
@@ -44,6 +46,9 @@ class Wanted:
 class Read:
     """A box of one rank's part that is to become a box of a tensor here."""
 
+    source: str
+    tile: Box
+    """Of the source's tensor, all that comes into one place here."""
     rank: int
     group: int
     index: int
@@ -94,10 +99,13 @@ def _raise(faults: Sequence[str]) -> None:
         raise LayoutError(f"the weights do not fit:\n  {text}{rest}")
 
 
-def cover(wanted: Sequence[Wanted], there: There, *, turn: int = 0) -> tuple[Read, ...]:
+def cover(
+    wanted: Sequence[Wanted], there: There, *, turn: int = 0, most: int = 1 << 62
+) -> tuple[Read, ...]:
     """Return what to read, proved; LayoutError names all that does not fit.
 
     What several hold is read from one of them; who has another `turn`, from another.
+    What is larger than `most` bytes is read in pieces, by its first axis.
     """
     faults: list[str] = []
     reads: list[Read] = []
@@ -106,7 +114,8 @@ def cover(wanted: Sequence[Wanted], there: There, *, turn: int = 0) -> tuple[Rea
         if tiles is None:
             continue
         for tile in tiles:
-            reads += _from(one, tile, there, turn, faults)
+            size = max(1, most // storage(one.dtype).itemsize)
+            reads += _from(one, tile, there, turn, size, faults)
     _raise(faults)
     prove_cover(wanted, reads, there)
     return tuple(reads)
@@ -158,9 +167,9 @@ def _missing(one: Wanted, tiles: Sequence[Tile]) -> str:
 
 
 def _from(
-    one: Wanted, tile: Tile, there: There, turn: int, faults: list[str]
+    one: Wanted, tile: Tile, there: There, turn: int, most: int, faults: list[str]
 ) -> list[Read]:
-    """Return the reads of a tile, from whoever holds it."""
+    """Return the reads of a tile, from whoever holds it, of so many elements."""
     holders = there.holders[tile.source]
     found, lacking = _dealt(tile.box, tuple(h[3] for h in holders), turn)
     for part in lacking:
@@ -169,7 +178,11 @@ def _from(
             f"{one.name!r} here needs {tile.source!r} {said(part)}, which no rank of "
             f"the source holds: {held}"
         )
-    return [_read(one, tile, holders[nth], part) for nth, part in found]
+    return [
+        _read(one, tile, holders[nth], piece)
+        for nth, part in found
+        for piece in rows(part, most)
+    ]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -197,8 +210,8 @@ def _read(
     rank, group, index, _ = holder
     at = _place(part, tile.box, tile.at, tile.new_axes)
     return Read(
-        rank=rank, group=group, index=index, box=part, name=one.name, at=at,
-        new_axes=tile.new_axes,
+        source=tile.source, tile=tile.box, rank=rank, group=group, index=index,
+        box=part, name=one.name, at=at, new_axes=tile.new_axes,
     )  # fmt: skip
 
 

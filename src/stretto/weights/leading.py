@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from stretto.errors import (
@@ -21,6 +21,7 @@ from stretto.errors import (
 from stretto.weights.hashes import Side, differences, read_sums
 from stretto.weights.manifest import Manifest
 from stretto.weights.member import Who
+from stretto.weights.offers import Asked, Offer, offers
 from stretto.weights.pulling import From, Puller
 from stretto.weights.switch import Failed, Fetch, Fetched, Leader, NextStep
 from stretto.weights.version import Version
@@ -52,15 +53,6 @@ class OwnRank(Protocol):
         """Return the other ranks that are there."""
 
 
-class _Asked:
-    """A version that is asked for, and who has granted it."""
-
-    def __init__(self, number: int, team: str, version: Version) -> None:
-        self.number, self.team, self.version = number, team, version
-        self.members: list[Who] = []
-        self.granted: dict[int, From] = {}
-
-
 class Leads:
     """See the module; all of it is called with the policy's lock held."""
 
@@ -74,7 +66,7 @@ class Leads:
         self.epoch = "" if start is None else start.epoch
         self._base = 0 if start is None else -start.counter
         self._number = 0
-        self._asked: _Asked | None = None
+        self._asked: Asked | None = None
         self._is_bad: set[tuple[str, Version]] = set()
         """From whom a version did not come."""
         self._reports: dict[int, tuple[Manifest, tuple[int, ...]]] = {}
@@ -96,25 +88,14 @@ class Leads:
 
     # What can be had.
 
-    def offers(self) -> dict[str, tuple[Version, list[Who]]]:
-        """Return who offers which version on all ranks: the source, and replicas."""
-        teams: dict[str, dict[int, Who]] = {}
-        for who in self._ranks.known.values():
-            if who.team != self._ranks.team:
-                teams.setdefault(who.team, {})[who.rank] = who
-        found = {}
-        for team, members in teams.items():
-            versions = {who.offers for who in members.values()}
-            of = next(iter(members.values())).of
-            version = next(iter(versions))
-            if len(versions) == 1 and version is not None and len(members) == of:
-                found[team] = version, [members[rank] for rank in range(of)]
-        return found
-
     def newest(self) -> Version | None:
         """Return the newest version of our epoch that anybody offers."""
-        some = [v for v, _ in self.offers().values() if v.epoch == self.epoch]
-        return max(some, key=lambda v: v.counter, default=None)
+        some = [o.version for o in self._offers() if o.is_whole]
+        ours = [v for v in some if v.epoch == self.epoch]
+        return max(ours, key=lambda v: v.counter, default=None)
+
+    def _offers(self) -> list[Offer]:
+        return list(offers(self._ranks.known.values(), self._ranks.team))
 
     def _numbered(self, version: Version) -> int:
         return self._base + version.counter + 1
@@ -126,40 +107,43 @@ class Leads:
             return
         if len(ranks.mates()) < ranks.of - 1:
             return
-        offers = self.offers()
-        if not self.epoch and offers:
-            team = min(offers)  # the source, where it is there
-            self.epoch = offers[team][0].epoch
-        foreign = [v for v, _ in offers.values() if v.epoch != self.epoch]
-        self.foreign = foreign[0] if foreign else None
+        found = self._offers()
+        whole = [offer for offer in found if offer.is_whole]
+        if not self.epoch and whole:  # the source's, where it is there
+            self.epoch = min(whole, key=lambda o: o.team).version.epoch
+        self.foreign = next(
+            (o.version for o in whole if o.version.epoch != self.epoch), None
+        )
         usable = [
-            (version.counter, team)
-            for team, (version, _) in offers.items()
-            if version.epoch == self.epoch
-            and (team, version) not in self._is_bad
-            and self.state.can_fetch(self._numbered(version))
+            offer
+            for offer in found
+            if offer.version.epoch == self.epoch
+            and (offer.team, offer.version) not in self._is_bad
+            and self.state.can_fetch(self._numbered(offer.version))
         ]
         if usable:
-            newest = max(usable)[0]
-            team = self.choose([t for counter, t in usable if counter == newest])
-            self._ask(team, *offers[team])
+            newest = max(offer.version.counter for offer in usable)
+            self._ask(self.choose([o for o in usable if o.version.counter == newest]))
 
-    def choose(self, teams: list[str]) -> str:
-        """Return from whom a version is read that all of these have.
+    def choose(self, some: Sequence[Offer]) -> Offer:
+        """Return which offer of a version is taken up.
 
-        The source, where it is there and has time; of replicas not always the same.
+        The source's, where it is there and has time; of replicas not always the same
+        one; behind one that reads it itself only when nobody has it whole, and has
+        time.
         """
-        if "" in teams:
-            return ""
-        return sorted(teams)[self.state.attempt % len(teams)]
+        whole = {offer.team: offer for offer in some if offer.is_whole}
+        if not whole:
+            return min(some, key=lambda offer: (len(offer.via), offer.team))
+        teams = sorted(whole)
+        return whole["" if "" in whole else teams[self.state.attempt % len(teams)]]
 
-    def _ask(self, team: str, version: Version, members: list[Who]) -> None:
+    def _ask(self, offer: Offer) -> None:
         self._number += 1
-        asked = self._asked = _Asked(self._number, team, version)
-        asked.members = members
-        for who in members:
+        asked = self._asked = Asked(self._number, offer)
+        for who in asked.members:
             self._ranks.send(
-                who.peer, "hold", number=asked.number, version=str(version)
+                who.peer, "hold", number=asked.number, version=str(asked.version)
             )
         self._later(lambda leads: leads._late(asked))
 
@@ -176,12 +160,12 @@ class Leads:
         until = time.monotonic() + self._ranks.patience
         self._ranks.engine.loop.at(until, do)
 
-    def _late(self, asked: _Asked) -> None:
+    def _late(self, asked: Asked) -> None:
         if self._asked is asked and len(asked.granted) < len(asked.members):
             self._drop(asked)
 
     def _drop(
-        self, asked: _Asked, *, is_bad: bool = True, for_good: bool = False
+        self, asked: Asked, *, is_bad: bool = True, for_good: bool = False
     ) -> None:
         """Give a version back; if it did not come, it is asked for again in a while.
 
@@ -211,17 +195,22 @@ class Leads:
         asked = self._asked
         if asked is None or int(body["number"]) != asked.number:
             return  # it was given back before
+        if body["well"] is not True and self.state.wanted:
+            self._not_handed_on(asked, "did not get it itself")
+            return
         if body["well"] is not True:
             self._drop(asked, is_bad=body["busy"] is True)
             who = self._ranks.known.get(peer.identity)
             is_gone = body["busy"] is not True
-            if who is not None and who.offers == asked.version and is_gone:
-                who.offers = None  # until it says what it has
+            if who is not None and is_gone:
+                who.withdraw(asked.version)  # until it says what it has
             self.consider()
             return
         (rank,) = [w.rank for w in asked.members if w.peer is peer]
         asked.granted[rank] = From.of(body)
-        if len(asked.granted) == len(asked.members):
+        if self.state.wanted:  # what was handed on early has been switched to there
+            self._compare()
+        elif len(asked.granted) == len(asked.members):
             number = self._numbered(asked.version)
             self.versions[number] = asked.version
             self._reports = {}
@@ -230,7 +219,7 @@ class Leads:
             source = [asked.granted[r].dump() for r in range(len(asked.members))]
             self._ranks.tell_ranks(
                 "fetch", attempt=fetch.attempt, v=fetch.version, keep=fetch.keep,
-                version=str(asked.version), source=source,
+                version=str(asked.version), source=source, via=asked.through,
             )  # fmt: skip
 
     # What became of it.
@@ -249,8 +238,34 @@ class Leads:
             self.failed(rank, attempt, e)
             return
         if len(self._reports) == self._ranks.of:
-            asked, reports = self._asked, dict(self._reports)
+            self._later(lambda leads: leads._not_told(attempt))
+            self._compare()
+
+    def _compare(self) -> None:
+        """Compare what all ranks have, once it is known what was pushed.
+
+        Who handed it on while it came tells that when he has switched.
+        """
+        asked, reports = self._asked, dict(self._reports)
+        if asked is None or len(reports) < self._ranks.of:
+            return
+        if asked.is_whole:
+            attempt = self.state.attempt
             self._ranks.engine.loop.apart(lambda: self._judge(attempt, asked, reports))
+
+    def _not_told(self, attempt: int) -> None:
+        asked = self._asked
+        if asked is not None and attempt == self.state.attempt and not asked.is_whole:
+            within = f"within {self._ranks.patience} s"
+            self._not_handed_on(asked, f"has not switched to it itself {within}")
+
+    def _not_handed_on(self, asked: Asked, why: str) -> None:
+        text = f"replica {asked.team!r} handed it on, and {why}"
+        error = TransferError(self._about(asked, text))
+        self.failed(0, self.state.attempt, error)
+
+    def _about(self, asked: Asked, text: str) -> str:
+        return f"weights {self._ranks.name!r}, version {asked.version}: {text}"
 
     def _report_of(
         self, rank: int, body: Mapping[str, Any]
@@ -267,7 +282,7 @@ class Leads:
         return manifest, read_sums(str(body["sums"]), manifest)
 
     def _judge(
-        self, attempt: int, asked: _Asked,
+        self, attempt: int, asked: Asked,
         reports: Mapping[int, tuple[Manifest, tuple[int, ...]]],
     ) -> None:  # fmt: skip
         """Compare what has arrived with what was sent, in a thread of its own."""
@@ -277,19 +292,17 @@ class Leads:
             ours = [reports[rank] for rank in sorted(reports)]
             if faults := differences(theirs, ours):
                 more = f", and {len(faults) - 4} more" if len(faults) > 4 else ""
-                error = ChecksumError(
-                    f"weights {self._ranks.name!r}, version {asked.version}: what has "
-                    f"arrived is not what was pushed: {'; '.join(faults[:4])}{more}"
+                text = (
+                    f"what has arrived is not what was pushed: {'; '.join(faults[:4])}"
                 )
+                error = ChecksumError(self._about(asked, text + more))
         except StrettoError as e:
             error = e
         except Exception as e:  # else the version would be awaited for ever
             if is_interruption(e):
                 raise
-            error = TransferError(
-                f"weights {self._ranks.name!r}, version {asked.version}: what has "
-                f"arrived cannot be compared: {type(e).__name__}: {e}"
-            )
+            text = f"what has arrived cannot be compared: {type(e).__name__}: {e}"
+            error = TransferError(self._about(asked, text))
         with self._ranks.changed:
             if error is None:
                 self._committed(attempt)
@@ -297,7 +310,7 @@ class Leads:
                 self.failed(0, attempt, error)
             self._ranks.changed.notify_all()
 
-    def _theirs(self, asked: _Asked) -> Side:
+    def _theirs(self, asked: Asked) -> Side:
         """Return what the source's ranks have pushed: it is known since the fetch."""
         puller = self._ranks.puller
         found = []
@@ -308,10 +321,10 @@ class Leads:
         return found
 
     def _committed(self, attempt: int) -> None:
+        if self._asked is None or attempt != self.state.attempt:
+            return
         for rank in range(self._ranks.of):
             self.state = self.state.hear(Fetched(rank, attempt))
-        if self._asked is None:
-            return
         self._drop(self._asked, is_bad=False)
         self._ranks.fault = None
         current = self.state.current
@@ -324,16 +337,23 @@ class Leads:
         """Hear that a rank did not get it: the old version stays, whole."""
         if attempt != self.state.attempt or self._asked is None:
             return
+        number = self.state.wanted
         self.state = self.state.hear(Failed(rank, attempt))
         self._ranks.fault = error
+        if isinstance(error, ChecksumError):
+            self._ranks.tell_ranks("wrong", v=number)
         self._drop(self._asked, for_good=isinstance(error, CallError))
         self.consider()
 
     def left(self, who: Who) -> None:
         """Hear that somebody is gone who may have been asked."""
         asked = self._asked
-        if asked is not None and not self.state.wanted and who in asked.members:
-            self._drop(asked)
+        if asked is not None and who in asked.members:
+            if not self.state.wanted:
+                self._drop(asked)
+            elif not asked.is_whole:
+                why = who.peer.lost or "it closed"
+                self._not_handed_on(asked, f"its rank {who.rank} is gone: {why}")
         self.consider()
 
     # Steps.

@@ -15,6 +15,7 @@ from stretto.errors import CallError
 from stretto.trace import CallKind, observe
 from stretto.transfer import Engine
 from stretto.weights.copies import Copy
+from stretto.weights.early import FAILED
 from stretto.weights.version import Version
 
 __all__ = ["Member", "Who"]
@@ -36,12 +37,22 @@ class Who:
         if not 0 <= self.rank < self.of or len(self.team) > _LONGEST_NAME:
             raise ValueError(f"rank {self.rank} of {self.of}")
         self.offers: Version | None = None
+        self.coming: Version | None = None
+        """What it reads itself, and hands on as it comes."""
+        self.via: tuple[str, ...] = ()
         self.hear(said)
 
     def hear(self, said: Mapping[str, Any]) -> None:
         """Hear what it offers now."""
-        text = str(said["version"])
+        text, coming = str(said["version"]), str(said["coming"])
         self.offers = Version.parse(text) if text else None
+        self.coming = Version.parse(coming) if coming else None
+        self.via = tuple(str(team) for team in said["via"])
+
+    def withdraw(self, version: Version) -> None:
+        """Take it that a version is not to be had there."""
+        self.offers = None if self.offers == version else self.offers
+        self.coming = None if self.coming == version else self.coming
 
 
 class Member:
@@ -72,7 +83,7 @@ class Member:
         self._twins: dict[tuple[str, int], Any] = {}
         self._words: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
             "hello": self._hello, "offer": self._offer, "hold": self._hold,
-            "release": self._release, "bye": self._bye,
+            "release": self._release, "bye": self._bye, "watch": self._watch,
             "show": self._show,
         }  # fmt: skip
 
@@ -167,7 +178,12 @@ class Member:
         """Return what others are told of this, beside who it is."""
         found = [copy for copy in self.copies if copy.version is not None]
         newest = max(found, key=lambda copy: self.order(copy.version), default=None)
-        return {"version": "" if newest is None else str(newest.version)}
+        coming = next((copy for copy in self.copies if copy.coming), None)
+        return {
+            "version": "" if newest is None else str(newest.version),
+            "coming": "" if coming is None else str(coming.coming),
+            "via": [] if coming is None else list(coming.via),
+        }
 
     def order(self, version: Version | None) -> int:
         """Return which of our copies is newest."""
@@ -200,22 +216,50 @@ class Member:
     def _hold(self, peer: Any, body: Mapping[str, Any]) -> None:
         number, version = int(body["number"]), Version.parse(str(body["version"]))
         busy = bool(self.fan) and sum(c.readers for c in self.copies) >= self.fan
+        if not self.rank:  # what is coming is handed on once, as rank 0 says
+            busy |= any(c.coming == version and c.readers for c in self.copies)
         self._has_put_off |= busy
         for copy in self.copies if not busy else ():
-            granted = copy.hold(peer, number, version)
-            if granted is not None:
-                metadata = self.engine.metadata
-                self.send(
-                    peer, "held", number=number, well=True, metadata=metadata,
-                    identity=metadata["identity"], **granted,
-                )  # fmt: skip
+            if self._grant(copy, peer, number, version):
                 return
         self.send(peer, "held", number=number, well=False, busy=busy)
 
-    def _release(self, peer: Any, body: Mapping[str, Any]) -> None:
+    def _grant(self, copy: Copy, peer: Any, number: int, version: Version) -> bool:
+        """Let a peer read a version, if it is in a copy, and say how."""
+        granted = copy.hold(peer, number, version)
+        if granted is not None:
+            metadata = self.engine.metadata
+            self.send(
+                peer, "held", number=number, well=True, metadata=metadata,
+                identity=metadata["identity"], **granted,
+            )  # fmt: skip
+        return granted is not None
+
+    def tell_early(self, copy: Copy, version: Version | None) -> None:
+        """Tell who reads what was coming that it is whole; None: that it will not be.
+
+        He is told the sums then, which he compares with his.
+        """
+        with self.changed:
+            for peer, number in copy.early:
+                if version is None:
+                    self.send(peer, "held", number=number, well=False, busy=False)
+                else:
+                    self._grant(copy, peer, number, version)
+            if version is None:
+                copy.came(FAILED)
+
+    def _watch(self, peer: Any, body: Mapping[str, Any]) -> None:
+        token = bytes.fromhex(str(body["token"]))
         for copy in self.copies:
-            copy.release(peer, int(body["number"]))
-        self._call_again()
+            if copy.watch(peer, token):
+                return
+        self.send(peer, "far", token=token.hex(), far=FAILED)
+
+    def _release(self, peer: Any, body: Mapping[str, Any]) -> None:
+        number = int(body["number"])
+        if any(copy.release(peer, number) for copy in self.copies):
+            self._call_again()
 
     def _call_again(self) -> None:
         """Tell those who were put off that they may ask again."""

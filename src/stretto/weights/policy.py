@@ -21,6 +21,7 @@ from stretto.errors import (
 from stretto.fabric.patience import check_deadline, check_timeout
 from stretto.transfer import Engine
 from stretto.weights.buffers import Buffers
+from stretto.weights.early import Reach
 from stretto.weights.leading import Leads
 from stretto.weights.member import Member, Who
 from stretto.weights.names import Names
@@ -41,8 +42,7 @@ from stretto.weights.version import Version
 __all__ = ["Policy"]
 
 _AHEAD = 16
-"""Steps that rank 0 may begin before another rank has ended the first of them: who is
-slow reads old versions for so many steps at most, and memory comes free."""
+"""Steps that rank 0 may begin before another rank has ended the first of them."""
 
 
 class Policy(Member):
@@ -63,9 +63,10 @@ class Policy(Member):
         self.patience, self._deadline = patience, deadline
         self._buffers = Buffers(self, own, into, count=copies, memory=memory)
         wanted = [wanted_of(one, names, how) for one in own]
-        self.puller = Puller(engine, name, wanted, turn=rank)
+        reach = Reach(self.changed, self.send)
+        self.puller = Puller(engine, name, wanted, turn=rank, reach=reach)
         self._state = RankCopies(rank=rank, copies=(0, -1)[:copies])
-        self._sources: dict[int, tuple[From, ...]] = {}
+        self._sources: dict[int, tuple[tuple[From, ...], tuple[str, ...]]] = {}
         self._versions: dict[int, Version | None] = {0: start}
         self._runs: deque[Reading] = deque()
         self._ended: dict[int, int] = {}
@@ -78,10 +79,12 @@ class Policy(Member):
             Leads(self, is_single=copies == 1, start=start) if not rank else None
         )
         self._words |= {
-            "held": self._held, "fetch": self._fetch, "step": self._step_named,
+            "fetch": self._fetch, "step": self._step_named,
             "ready": self._ready, "failed": self._failed, "current": self._now,
-            "ended": self._has_ended,
+            "ended": self._has_ended, "far": reach.hear, "wrong": self._wrong,
         }  # fmt: skip
+        if self._lead is not None:
+            self._words["held"] = self._lead.held
         self.begin()
 
     # What users see.
@@ -133,9 +136,9 @@ class Policy(Member):
             self._leading("adopt").adopt(epoch)
 
     def _leading(self, what: str) -> Leads:
-        if self._lead is None:
-            raise CallError(f"{what}: of a replica its rank 0 decides; ask there")
-        return self._lead
+        if self._lead is not None:
+            return self._lead
+        raise CallError(f"{what}: of a replica its rank 0 decides; ask there")
 
     def wait(
         self, version: Version | int | None = None, timeout: float | None = None
@@ -150,7 +153,7 @@ class Policy(Member):
             while True:
                 self._check()
                 found = self.version
-                if found is not None and _reached(found, version):
+                if found is not None and found.reaches(version):
                     return found
                 if isinstance(self.fault, CallError):
                     raise self.fault
@@ -165,7 +168,7 @@ class Policy(Member):
         what = "a version" if version is None else f"version {version}"
         lacking = sorted({*range(self.of)} - {self.rank, *self.mates()})
         about = f"; ranks {lacking} of {self.team!r} have not come" if lacking else ""
-        if not any(not who.team for who in self.known.values()):
+        if all(who.team for who in self.known.values()):
             about += "; no source has come: connect its engine"
         if self.fault is not None:
             about += f"; {self.fault}"
@@ -286,10 +289,6 @@ class Policy(Member):
 
     # What the leader hears.
 
-    def _held(self, peer: Any, body: Mapping[str, Any]) -> None:
-        if self._lead is not None:
-            self._lead.held(peer, body)
-
     def _rank_of(self, peer: Any) -> int:
         if peer is None:
             return self.rank
@@ -315,9 +314,17 @@ class Policy(Member):
     def _fetch(self, peer: Any, body: Mapping[str, Any]) -> None:
         self._from_leader(peer)
         fetch = Fetch(int(body["attempt"]), int(body["v"]), int(body["keep"]))
-        self._sources = {fetch.attempt: tuple(From.of(one) for one in body["source"])}
+        source, via = map(From.of, body["source"]), map(str, body["via"])
+        self._sources = {fetch.attempt: (tuple(source), tuple(via))}
         self._versions[fetch.version] = Version.parse(str(body["version"]))
         self._hear(fetch)
+
+    def _wrong(self, peer: Any, body: Mapping[str, Any]) -> None:
+        """Forget what has other sums than were pushed."""
+        self._from_leader(peer)
+        self._state, copy = self._state.forget(int(body["v"]))
+        if copy >= 0:
+            self._buffers.withdraw(copy)
 
     def _step_named(self, peer: Any, body: Mapping[str, Any]) -> None:
         self._from_leader(peer)
@@ -345,8 +352,8 @@ class Policy(Member):
         for action in actions:
             match action:
                 case Pull():
-                    source = self._sources.get(action.attempt, ())
-                    self.engine.loop.apart(partial(self._pull, action, source))
+                    how = self._sources.get(action.attempt, ((), ()))
+                    self.engine.loop.apart(partial(self._pull, action, *how))
                 case Reading():
                     self._runs.append(action)
                 case Fetched():
@@ -365,20 +372,21 @@ class Policy(Member):
         told = self._buffers.report(self._state.copies.index(newest))
         self._tell_leader("ready", attempt=attempt, **told)
 
-    def _pull(self, pull: Pull, source: tuple[From, ...]) -> None:
+    def _pull(self, pull: Pull, source: tuple[From, ...], via: tuple[str, ...]) -> None:
         """Write a version into a copy, in a thread of its own."""
         begun = time.monotonic_ns()
+        version = self._versions.get(pull.version)
         error: StrettoError | None = None
         try:
-            self._buffers.pull(pull.copy, source, self._deadline)
+            assert version is not None, "it was named with the fetch"
+            self._buffers.pull(pull.copy, source, self._deadline, version, via)
         except StrettoError as e:
             error = e
         except Exception as e:
             if is_interruption(e):
                 raise
             error = TransferError(f"{type(e).__name__}: {e}")
-        version, nbytes = self._versions.get(pull.version), self._buffers.nbytes
-        self.record("pull", version, begun, nbytes, failed=error is not None)
+        self.record("pull", version, begun, self._buffers.nbytes, failed=bool(error))
         with self.changed:
             if error is not None:
                 self.fault = error
@@ -390,11 +398,3 @@ class Policy(Member):
         """Take all memory back: nothing is written there once this has returned."""
         self._buffers.stop()
         super().close()
-
-
-def _reached(found: Version, wanted: Version | int | None) -> bool:
-    if wanted is None:
-        return True
-    if isinstance(wanted, Version):
-        return wanted.behind(found) >= 0
-    return found.counter >= wanted

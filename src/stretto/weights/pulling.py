@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from stretto.errors import CallError, TransferCancelled
+from stretto.program.collectives import storage
 from stretto.transfer import Engine
-from stretto.weights.boxes import Box
+from stretto.weights.boxes import Box, volume
 from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
+from stretto.weights.early import Line, Reach
 from stretto.weights.manifest import Held, Manifest, region_name
 from stretto.weights.names import Names, Part, spec_of
 from stretto.weights.tensors import Own, flat, lies
@@ -21,6 +26,11 @@ __all__ = ["From", "Puller", "parts_here", "wanted_of"]
 
 CONNECT_S = 10.0
 _MOST_KEPT = 8
+_PIECES, _LEAST_PIECE, _WHOLE = 64, 256 << 10, 1 << 62
+"""From another host a version is read in about so many pieces, of no fewer bytes, which
+are handed on one by one. Within a host there is no wire to win."""
+_AHEAD = 16
+"""Pieces under way at once, so that the first are soon handed on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,8 @@ class From:
     tag: str
     digest: str
     token: bytes
+    whole: bool
+    """Whether it has switched to it, or reads it itself meanwhile."""
     sums: str
 
     @classmethod
@@ -42,6 +54,7 @@ class From:
             metadata={str(k): str(v) for k, v in dict(said["metadata"]).items()},
             tag=str(said["tag"]), digest=str(said["digest"]),
             token=bytes.fromhex(str(said["token"])), sums=str(said["sums"]),
+            whole=said["whole"] is True,
         )  # fmt: skip
 
     def dump(self) -> dict[str, Any]:
@@ -49,7 +62,7 @@ class From:
         return {
             "identity": self.identity, "metadata": dict(self.metadata),
             "tag": self.tag, "digest": self.digest, "token": self.token.hex(),
-            "sums": self.sums,
+            "sums": self.sums, "whole": self.whole,
         }  # fmt: skip
 
 
@@ -63,16 +76,36 @@ class _Get:
     box: Box
     places: tuple[tuple[str, Box, tuple[int, ...]], ...]
     """Of each tensor, in the order of the group, where it goes."""
+    sources: tuple[tuple[str, Box], ...]
+    """Of each its name at the source, and all of it that comes to that place."""
+    need: int
+    """How far the rank that it is read from must be."""
+
+
+class Onto(Protocol):
+    """What is read into, for those who read it meanwhile."""
+
+    line: Line
+
+    def came(self, far: int) -> None:
+        """Hear how far it is."""
 
 
 class Puller:
     """What a rank wants, and the plans by which it has been read so far."""
 
     def __init__(
-        self, engine: Engine, name: str, wanted: Sequence[Wanted], *, turn: int
-    ) -> None:
+        self, engine: Engine, name: str, wanted: Sequence[Wanted], *, turn: int,
+        reach: Reach | None = None,
+    ) -> None:  # fmt: skip
+        """Want some tensors; without a `reach` they are read where they are whole."""
         self._engine, self._name, self._turn = engine, name, turn
+        self._reach = reach or Reach(threading.Condition(), _nobody)
         self.wanted = tuple(wanted)
+        nbytes = sum(
+            storage(w.dtype).itemsize * math.prod(w.shape) for w in self.wanted
+        )
+        self._most = max(_LEAST_PIECE, nbytes // _PIECES)
         self._manifests: dict[str, Manifest] = {}
         self.unread: tuple[str, ...] = ()
         """Tensors of the source of which nothing comes here: forgotten buffers, say."""
@@ -103,43 +136,86 @@ class Puller:
             self._manifests[one.digest] = made
         return self._manifests[one.digest]
 
-    def plan(self, manifests: Sequence[Manifest]) -> tuple[There, tuple[_Get, ...]]:
+    def plan(
+        self, manifests: Sequence[Manifest], *, is_cut: bool = False
+    ) -> tuple[There, tuple[_Get, ...]]:
         """Return what is to be read, proved; LayoutError names what does not fit."""
-        key = tuple(m.digest for m in manifests)
+        key = (str(is_cut), *(m.digest for m in manifests))
+        most = self._most if is_cut else _WHOLE
         if key not in self._plans:
             there = There(manifests)
-            reads = cover(self.wanted, there, turn=self._turn)
+            reads = cover(self.wanted, there, turn=self._turn, most=most)
             while len(self._plans) >= _MOST_KEPT:
                 del self._plans[next(iter(self._plans))]
-            self._plans[key] = there, tuple(_gets(reads))
+            self._plans[key] = there, tuple(_gets(reads, there, most))
             read = {name for one in self.wanted for name in one.spec.sources()}
             self.unread = tuple(sorted(set(there.shapes) - read))
         return self._plans[key]
 
+    def there(self, source: Sequence[From]) -> There:
+        """Return what a source holds; it fits what is wanted, or that is raised."""
+        return self._planned(list(zip(self.peers(source), source, strict=True)))[0]
+
+    def _planned(
+        self, pairs: Sequence[tuple[Any, From]]
+    ) -> tuple[There, tuple[_Get, ...]]:
+        manifests = [self.manifest(peer, one) for peer, one in pairs]
+        return self.plan(manifests, is_cut=self._is_cut(pairs))
+
+    def _is_cut(self, pairs: Sequence[tuple[Any, From]]) -> bool:
+        """Return whether it is worth it to hand on what comes in pieces."""
+        return any(peer.is_far for peer, _ in pairs)
+
     def pull(
         self, source: Sequence[From], into: Mapping[str, Any], deadline: float,
-        stream: int | None = None,
+        stream: int | None = None, onto: Onto | None = None,
     ) -> There:  # fmt: skip
         """Read all of it into arrays, by name; whatever goes wrong is raised.
 
-        What lies on a GPU is read by a `stream` of ours.
+        What lies on a GPU is read by a `stream` of ours. `onto` is told how far it is.
         """
-        peers = self.peers(source)
-        pairs = list(zip(peers, source, strict=True))
-        there, gets = self.plan([self.manifest(p, one) for p, one in pairs])
-        self._begun = begun = []
+        pairs = list(zip(self.peers(source), source, strict=True))
+        there, gets = self._planned(pairs)
+        early = [(p, one.token) for p, one in pairs if not one.whole]
+        self._begun = []
         try:
-            for get in gets:
-                self._check()
-                peer, one = pairs[get.rank]
-                begun += self._begin(peer, one, get, into, deadline, stream)
-            self._check()  # what began after `stop` looked is cancelled below
-            for transfer in begun:
-                transfer.wait(deadline)
+            for peer, token in early:
+                self._reach.watch(peer, token)
+            some = gets if onto is None else _in_line(gets, onto.line)
+            self._move(pairs, some, into, deadline, stream, onto)
         finally:
-            for transfer in begun:  # nothing is written once this has returned
+            for transfer in self._begun:  # nothing is written once this has returned
                 transfer.cancel()
+            for peer, token in early:
+                self._reach.forget(peer, token)
         return there
+
+    def _move(
+        self, pairs: Sequence[tuple[Any, From]], gets: Sequence[_Get],
+        into: Mapping[str, Any], deadline: float, stream: int | None, onto: Onto | None,
+    ) -> None:  # fmt: skip
+        """Read as soon as can be read; say how far all before has come."""
+        waiting, under_way = deque(gets), deque[list[Any]]()
+        most = _AHEAD if self._is_cut(pairs) else len(gets)
+        while waiting or under_way:
+            self._check()  # what began after `stop` looked is cancelled by `pull`
+            if waiting and len(under_way) < most:
+                get = waiting[0]
+                peer, one = pairs[get.rank]
+                if not (one.whole or under_way):
+                    self._reach.wait(peer, one.token, get.need, deadline, self._check)
+                if one.whole or self._reach.has(peer, one.token, get.need):
+                    waiting.popleft()
+                    some = self._begin(peer, one, get, into, deadline, stream)
+                    self._begun += some
+                    under_way.append(some)
+                    continue
+            for transfer in under_way.popleft():
+                transfer.wait(deadline)
+            if onto is not None:
+                ahead = len(gets) - len(waiting) - len(under_way)
+                rest = gets[ahead:]
+                onto.came(_begins(rest[0], onto.line) if rest else onto.line.end)
 
     def stop(self) -> None:
         """Read nothing more; what is under way is cancelled."""
@@ -169,6 +245,10 @@ class Puller:
         return found
 
 
+def _nobody(*_: object, **__: object) -> None:
+    """Ask nobody how far he is."""
+
+
 def _view(array: Any, at: Box, new_axes: Sequence[int]) -> Any:
     """Return a box of an array, without the axes that the source does not have."""
     index = tuple(
@@ -178,27 +258,45 @@ def _view(array: Any, at: Box, new_axes: Sequence[int]) -> Any:
     return flat(array[(*index, ...)])
 
 
-def _gets(reads: Sequence[Read]) -> list[_Get]:
-    """Return reads as few transfers: neighbours of a group go at once."""
+def _gets(reads: Sequence[Read], there: There, most: int) -> list[_Get]:
+    """Return reads as few transfers: neighbours of a group go at once, up to `most`."""
     alike: dict[Any, list[Read]] = {}
     for read in reads:
         alike.setdefault((read.rank, read.group, read.box), []).append(read)
+    lines = [Line(manifest) for manifest in there.manifests]
     found = []
     for (rank, group, box), some in alike.items():
+        about = there.manifests[rank].groups[group]
+        nbytes = storage(about.dtype).itemsize * volume(box)
         layers: list[list[Read]] = []
         for read in sorted(some, key=lambda r: r.index):
             for run in layers:
-                if run[-1].index + 1 == read.index:
+                is_next = run[-1].index + 1 == read.index
+                if is_next and (len(run) + 1) * nbytes <= most:
                     run.append(read)
                     break
             else:
                 layers.append([read])
         for run in layers:
             places = tuple((r.name, r.at, r.new_axes) for r in run)
-            found.append(
-                _Get(rank=rank, group=group, first=run[0].index, box=box, places=places)
-            )
+            sources = tuple((r.source, r.tile) for r in run)
+            need = max(lines[rank].span(r.source, about.box, box)[1] for r in run)
+            get = _Get(
+                rank=rank, group=group, first=run[0].index, box=box, places=places,
+                sources=sources, need=need,
+            )  # fmt: skip
+            found.append(get)
     return found
+
+
+def _begins(get: _Get, line: Line) -> int:
+    """Return where a read begins in the line of what lies here."""
+    return min(line.span(name, tile, get.box)[0] for name, tile in get.sources)
+
+
+def _in_line(gets: Sequence[_Get], line: Line) -> list[_Get]:
+    """Return reads in the order in which what they bring is handed on."""
+    return sorted(gets, key=lambda get: _begins(get, line))
 
 
 def parts_here(

@@ -164,6 +164,13 @@ class RankCopies:
             return after, (Reading(said.number, said.version, copy),)
         return replace(self, waiting=said)._go_on()
 
+    def forget(self, version: V) -> tuple[RankCopies, int]:
+        """Take a version for none that is whole; return the copy it was in, or -1."""
+        if version not in self.copies:
+            return self, -1
+        copy = self.copies.index(version)
+        return replace(self, copies=self._with(copy, -1)), copy
+
     def ended(self, number: int) -> tuple[RankCopies, tuple[Action, ...]]:
         """Note that a step reads no more."""
         left = tuple(one for one in self.reading if one[0] != number)

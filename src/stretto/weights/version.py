@@ -52,6 +52,12 @@ class Version:
             and (other.counter >= self.counter)
         )
 
+    def reaches(self, wanted: Version | int | None) -> bool:
+        """Return whether it is as new as what is waited for; None is any."""
+        if isinstance(wanted, Version):
+            return wanted.behind(self) >= 0
+        return wanted is None or self.counter >= wanted
+
     def __str__(self) -> str:
         """Return it for people: EPOCH:COUNTER."""
         return f"{self.epoch}:{self.counter}"

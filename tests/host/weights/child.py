@@ -15,7 +15,9 @@ from tests.host.weights.stamped import LAYERS, SHAPE, here
 from stretto import weights
 from stretto.errors import StrettoError, TransferError
 from stretto.transfer import Engine
+from stretto.weights import pulling
 from stretto.weights.copies import Copy
+from stretto.weights.early import Reach
 from stretto.weights.member import Member
 from stretto.weights.policy import Policy
 from stretto.weights.pulling import Puller
@@ -26,6 +28,8 @@ PHASES = {
     "granting": (Copy, "hold"),
     "planning": (Puller, "pull"),
     "reading": (Puller, "_begin"),
+    "handing on": (Copy, "came"),
+    "following": (Reach, "watch"),
     "reporting": (Policy, "_report"),
     "switching": (Member, "tell_offer"),
     "stepping": (Policy, "_turn_to"),
@@ -44,6 +48,16 @@ def die_at(phase, nth):
         return inner(*args, **how)
 
     setattr(owner, name, dying)
+    _lives.append(lambda: setattr(owner, name, inner))
+
+
+def live():
+    """Take back that this process is to die."""
+    while _lives:
+        _lives.pop()()
+
+
+_lives = []
 
 
 class Trainer:
@@ -54,7 +68,7 @@ class Trainer:
         self.tensors, layouts = here(self.rank, of)
         self.source = weights.publish(
             engine, "policy", self.tensors, rank=self.rank, num_ranks=of,
-            epoch=said["epoch"], layouts=layouts, patience=2.0,
+            epoch=said["epoch"], layouts=layouts, patience=2.0, fan=said["fan"],
         )  # fmt: skip
 
     def push(self, counter, in_place=False):
@@ -133,6 +147,7 @@ def tell(answer):
 
 def main():
     said = json.loads(sys.argv[1])
+    pulling._LEAST_PIECE = 8 << 10  # else such small tensors are one piece
     listen = "127.0.0.1:0" if said.get("far") else None
     secret = bytes.fromhex(said["secret"])
     with Engine(said["name"], listen=listen, secret=secret) as engine:
@@ -148,6 +163,8 @@ def main():
                     answer = None
                 elif do == "die":
                     answer = die_at(**asked)
+                elif do == "live":
+                    answer = live()
                 else:
                     answer = getattr(role, do)(**asked)
             except StrettoError as e:

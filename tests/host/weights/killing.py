@@ -15,7 +15,7 @@ import time
 
 from tests.host.weights.team import Scene
 
-__all__ = ["CASES", "begin", "kill", "round_of"]
+__all__ = ["CASES", "HANDED_ON", "begin", "kill", "round_of"]
 
 TRAINER = ("writing", "offering", "granting")
 REPLICA = ("planning", "reading", "reporting", "switching", "stepping")
@@ -24,6 +24,12 @@ CASES = [
     *(("replica", phase) for phase in REPLICA),
     *(("forwarder", phase) for phase in ("granting", *REPLICA)),
 ]
+HANDED_ON = [
+    ("trainer", "granting"),
+    *(("either", phase) for phase in ("handing on", "following", "following")),
+    *((who, phase) for who in ("replica", "forwarder") for phase in REPLICA[1:4]),
+]
+"""While versions are handed on as they come, by one of the two, whoever is first."""
 MOST_S = 40.0
 
 
@@ -39,29 +45,38 @@ def begin(scene):
 
 def round_of(scene, who, phase, nth):
     """Let one die, and see that all others go on; raise when they do not."""
-    teams = {
-        "trainer": scene.trainers,
-        "replica": scene.replicas["pair"],
-        "forwarder": scene.replicas["solo"],
-    }
-    victim = teams[who][-1]
-    victim.ask("die", phase=phase, nth=nth)
+    pair, solo = scene.replicas["pair"], scene.replicas["solo"]
+    armed = {
+        "trainer": [scene.trainers[-1]], "replica": [pair[-1]], "forwarder": [solo[-1]],
+        "either": [pair[-1], solo[-1]],
+    }[who]  # fmt: skip
+    for one in armed:
+        one.ask("die", phase=phase, nth=nth)
     until = time.monotonic() + MOST_S
-    while not victim.is_dead:
+    while not any(one.is_dead for one in armed):
         assert time.monotonic() < until, f"{who} does not come to {phase}"
         scene.push()
         for name in ("pair", "solo"):
             scene.reports(name)
+    for one in armed:
+        one.ask("live")
     if who == "trainer":
         _without_trainer(scene)
     else:
-        gone, other = ("pair", "solo") if who == "replica" else ("solo", "pair")
+        gone = [
+            name
+            for name, ranks in scene.replicas.items()
+            if any(one.is_dead for one in ranks)
+        ]
         assert scene.push()
-        scene.wait_for(other, scene.counter)  # it stops nobody else
-        of = len(scene.replicas[gone])
-        scene.drop(scene.replicas.pop(gone))
-        scene.serve(gone, of)
-        scene.wait_for(gone, scene.counter)  # from anyone who has it
+        for name in {*scene.replicas} - {*gone}:
+            scene.wait_for(name, scene.counter)  # it stops nobody else
+        sizes = {name: len(scene.replicas[name]) for name in gone}
+        for name in gone:
+            scene.drop(scene.replicas.pop(name))
+        for name, of in sizes.items():
+            scene.serve(name, of)
+            scene.wait_for(name, scene.counter)  # from anyone who has it
     assert scene.push()
     for name in ("pair", "solo"):
         scene.wait_for(name, scene.counter)
@@ -83,17 +98,23 @@ def _without_trainer(scene):
 
 
 def kill(count, seed, say=None):
-    """Kill so many, each phase in turn; every third scene talks over TCP."""
-    chance = random.Random(seed)
-    cases = list(itertools.islice(itertools.cycle(CASES), count))
-    batches = [cases[i : i + len(CASES)] for i in range(0, count, len(CASES))]
-    for nth, some in enumerate(batches):
-        with Scene(far=(nth + seed) % 3 == 2) as scene:
+    """Kill so many, each phase in turn; every third scene talks over TCP.
+
+    And every other one hands on what comes, over TCP always.
+    """
+    chance, killed = random.Random(seed), 0
+    for nth in itertools.count():
+        early = (nth + seed) % 2 == 1
+        some = (HANDED_ON if early else CASES)[: count - killed]
+        if not some:
+            return
+        with Scene(far=early or (nth + seed) % 3 == 2, fan=int(early)) as scene:
             begin(scene)
-            for i, (who, phase) in enumerate(some, nth * len(CASES) + 1):
+            for i, (who, phase) in enumerate(some, killed + 1):
                 round_of(scene, who, phase, chance.choice((1, 2, 3, 5)))
                 if say:
                     say(i, who, phase)
+        killed += len(some)
 
 
 def main():

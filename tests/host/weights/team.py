@@ -60,8 +60,8 @@ class Process:
 class Scene:
     """A trainer of some ranks, replicas of some, and who is connected with whom."""
 
-    def __init__(self, *, far=False, copies=2, epoch="run"):
-        self.far, self.copies, self.epoch = far, copies, epoch
+    def __init__(self, *, far=False, copies=2, epoch="run", fan=0):
+        self.far, self.copies, self.epoch, self.fan = far, copies, epoch, fan
         self.trainers, self.replicas, self.counter = [], {}, 0
 
     def train(self, of):
@@ -69,7 +69,7 @@ class Scene:
         self.trainers = [
             Process(
                 name=f"trainer{rank}", replica="", rank=rank, of=of, epoch=self.epoch,
-                far=self.far,
+                far=self.far, fan=self.fan,
             )
             for rank in range(of)
         ]  # fmt: skip

@@ -1,13 +1,17 @@
 """Random models by real transfers: every byte is what a full gather says."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from tests.pure.weights.random_models import Model
 
-from stretto.weights import Version
+from stretto.weights import Version, pulling
 from stretto.weights.copies import Copy
 from stretto.weights.cover import Wanted
-from stretto.weights.hashes import differences, read_sums
+from stretto.weights.early import Reach
+from stretto.weights.hashes import differences
 from stretto.weights.memory import HostMemory
 from stretto.weights.pulling import From, Puller, parts_here
 
@@ -24,29 +28,123 @@ def poisoned(goal, chance):
     return large, inside
 
 
+class Coming:
+    """A source's rank whose bytes come bit by bit: what has not yet come is poison."""
+
+    def __init__(self, copy, arrays):
+        self.copy, self.arrays = copy, arrays
+        self.whole = b"".join(array.tobytes() for array in arrays)
+        for array in arrays:
+            array.reshape(-1).view(np.uint8)[:] = 0xFB
+        self.far = 0
+        copy.open(VERSION, ())
+
+    def come(self, far):
+        """Let bytes come, in the order of the manifest, and say so."""
+        begin = 0
+        for array in self.arrays:
+            flat = array.reshape(-1).view(np.uint8)
+            part = self.whole[begin : min(far, begin + len(flat))]
+            flat[: len(part)] = np.frombuffer(part, np.uint8)
+            begin += len(flat)
+        self.far = min(far, begin)
+        self.copy.came(self.far)
+
+    @property
+    def is_there(self):
+        """Whether all has come."""
+        return self.far == len(self.whole)
+
+
+class Rank:
+    """A source's rank, as a reader is told of it; `early`: it comes meanwhile."""
+
+    def __init__(self, engine, model, rank, name, *, early, reader):
+        self.engine, self.name = engine, name
+        self.manifest, groups = model.rank(rank)
+        self.arrays = [array for group in groups for array in group]
+        parts = list(zip(self.manifest.held, self.arrays, strict=True))
+        self.copy = Copy(HostMemory(engine), name, "t", parts, tell=reader)
+        self.sums = self.copy.sum(None)
+        self.coming = Coming(self.copy, self.arrays) if early else None
+        if not early:
+            self.copy.offer(VERSION, self.sums)
+
+    def granted(self, number):
+        """Return what a reader is granted."""
+        metadata = self.engine.metadata
+        granted = self.copy.hold(self, number, VERSION)
+        said = {"identity": metadata["identity"], "metadata": metadata}
+        return From.of({**granted, **said})
+
+
+def reading(ranks):
+    """Return a reader's reach, and what ranks tell it by: without any messages."""
+    changed = threading.Condition(threading.RLock())
+
+    def watch(peer, word, **body):
+        token = bytes.fromhex(body["token"])
+        assert [True] == [one for r in ranks if (one := r.copy.watch(peer, token))]
+
+    reach = Reach(changed, watch)
+
+    def tell(peer, word, **body):
+        with changed:
+            reach.hear(peer, body)
+            changed.notify_all()
+
+    return reach, tell
+
+
+class Line:
+    """What is told of how far a copy has come: all bytes before that are right."""
+
+    def __init__(self, copy, goals, into):
+        for n, _, goal in goals:
+            into[n][...] = goal
+        self.arrays, self.told = copy.arrays, []
+        self.want = self._bytes()
+        for n, _, _ in goals:
+            into[n][...] = 251
+
+    def _bytes(self):
+        return b"".join(array.tobytes() for array in self.arrays)
+
+    def came(self, far):
+        """Hear how far it is."""
+        assert self._bytes()[:far] == self.want[:far]
+        self.told.append(far)
+
+
+def come(ranks, chance, ends):
+    """Let bytes of ranks come, a few at a time, at random."""
+    coming = [r.coming for r in ranks if r.coming]
+    while not ends.is_set() and (some := [c for c in coming if not c.is_there]):
+        one = some[chance.integers(len(some))]
+        one.come(one.far + int(chance.integers(1, 1 + len(one.whole) // 3 + 1)))
+        time.sleep(0.0005)
+
+
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("seeds", [range(1000, 1008), range(1020, 1028)])
-def test_random_models_arrive_byte_for_byte(engines, seeds):
-    """From several ranks into strided memory; what is around it stays poison."""
+def test_random_models_arrive_byte_for_byte(engines, seeds, early, monkeypatch):
+    """From several ranks into strided memory; what is around it stays poison.
+
+    Also in pieces of a few bytes, while they come to those ranks.
+    """
+    monkeypatch.setattr(pulling, "_LEAST_PIECE", 16)
     theirs = [engines.engine(f"rank{i}") for i in range(4)]
     ours = engines.engine("ours", *theirs)
     for seed in seeds:
         model, chance = Model(seed), np.random.default_rng(seed)
-        name, copies, source = f"m{seed}", [], []
+        name, ranks = f"m{seed}", []
+        reach, tell = reading(ranks)
         for rank in range(model.num_ranks):
-            manifest, groups = model.rank(rank)
-            arrays = [array for group in groups for array in group]
-            parts = list(zip(manifest.held, arrays, strict=True))
-            if not parts:
-                continue
-            copy = Copy(HostMemory(theirs[rank]), name, "t", parts)
-            copy.offer(VERSION, copy.sum(None))
-            copies.append(copy)
-            metadata = theirs[rank].metadata
-            granted = copy.hold(ours, seed, VERSION)
-            source.append(
-                From.of({**granted, "identity": metadata["identity"],
-                         "metadata": metadata})
-            )  # fmt: skip
+            if model.rank(rank)[0].groups:
+                is_early = early and bool(chance.random() < 0.7)
+                one = Rank(theirs[rank], model, rank, name, early=is_early, reader=tell)
+                ranks.append(one)
+        source = [one.granted(seed) for one in ranks]
         goals = list(model.destinations())
         wanted = [
             Wanted(name=n, shape=g.shape, dtype=str(g.dtype), spec=spec)
@@ -54,8 +152,20 @@ def test_random_models_arrive_byte_for_byte(engines, seeds):
         ]
         memory = {n: poisoned(g, chance) for n, _, g in goals}
         into = {n: inside for n, (_, inside) in memory.items()}
-        there = Puller(ours, name, wanted, turn=seed).pull(source, into, 30.0)
-        here = parts_here(wanted, there, into)
+        puller = Puller(ours, name, wanted, turn=seed, reach=reach)
+        monkeypatch.setattr(puller, "_is_cut", lambda pairs: True)
+        here = parts_here(wanted, puller.there(source), into)
+        ours_copy = Copy(HostMemory(ours), name, "o", here)
+        line = Line(ours_copy, goals, into)
+        monkeypatch.setattr(ours_copy, "came", line.came)
+        ends = threading.Event()
+        thread = threading.Thread(target=come, args=(ranks, chance, ends))
+        thread.start()
+        try:
+            puller.pull(source, into, 30.0, onto=ours_copy)
+        finally:
+            ends.set()
+            thread.join()
 
         for n, _, goal in goals:
             large, inside = memory[n]
@@ -63,11 +173,10 @@ def test_random_models_arrive_byte_for_byte(engines, seeds):
             inside[...] = 251
             assert (large == large.dtype.type(251)).all(), (seed, n)
             inside[...] = goal
-        sums = [read_sums(one.sums, c.manifest) for one, c in
-                zip(source, copies, strict=True)]  # fmt: skip
-        ours_copy = Copy(HostMemory(ours), name, "o", here)
-        side = [(c.manifest, s) for c, s in zip(copies, sums, strict=True)]
+        assert line.told == sorted(line.told), seed
+        assert line.told[-1] == len(line.want)
+        side = [(one.copy.manifest, one.sums) for one in ranks]
         found = ours_copy.manifest, ours_copy.sum(None)
         assert [] == differences(side, [found])
-        for copy in (*copies, ours_copy):
+        for copy in (*(one.copy for one in ranks), ours_copy):
             copy.close()

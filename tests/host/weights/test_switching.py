@@ -1,7 +1,7 @@
 """Trainers and replicas in processes: every element of every step is one version's."""
 
 import pytest
-from tests.host.weights.killing import CASES, begin, kill, round_of
+from tests.host.weights.killing import CASES, HANDED_ON, begin, kill, round_of
 from tests.host.weights.team import Scene
 from tests.nightly import at_night
 
@@ -46,9 +46,24 @@ def test_who_dies_tears_nothing_and_stops_nobody_else(who, phase, more):
         round_of(scene, who, phase, more)
 
 
+@pytest.mark.parametrize(
+    ("who", "phase", "more"),
+    [
+        ("either", "following", 1),
+        at_night("either", "handing on", 3),
+        at_night("trainer", "granting", 2),
+    ],
+)
+def test_who_dies_while_a_version_is_handed_on_stops_nobody_else(who, phase, more):
+    """Neither who hands it on nor who follows him, nor whom both have it from."""
+    with Scene(far=True, fan=1) as scene:
+        begin(scene)
+        round_of(scene, who, phase, more)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(5))
 def test_two_hundred_kills_tear_nothing(seed):
-    """Whoever dies at whichever phase: 42 of each seed, 210 in all."""
-    kill(3 * len(CASES), seed)
+    """Whoever dies at whichever phase: each twice and more, of each seed."""
+    kill(2 * (len(CASES) + len(HANDED_ON)), seed)

@@ -27,7 +27,15 @@ class Ranks:
     def __init__(self, manifest_of_source):
         self.changed = threading.Condition(threading.RLock())
         self.source = SimpleNamespace(identity="source")
-        said = {"team": "", "rank": 0, "of": 1, "metadata": {}, "version": str(NEWEST)}
+        said = {
+            "team": "",
+            "rank": 0,
+            "of": 1,
+            "metadata": {},
+            "version": str(NEWEST),
+            "coming": "",
+            "via": [],
+        }
         self.known = {"source": Who(self.source, said)}
         self.puller = SimpleNamespace(manifest=manifest_of_source)
         loop = SimpleNamespace(at=lambda until, do: None, apart=lambda do: do())
@@ -57,6 +65,7 @@ def fetching(manifest_of_source=lambda peer, of: MANIFEST):
         "tag": "t",
         "digest": MANIFEST.digest,
         "token": "",
+        "whole": True,
         "sums": SUMS,
     }
     leads.held(ranks.source, grant)

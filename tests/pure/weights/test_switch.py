@@ -315,3 +315,18 @@ def test_a_version_that_is_there_is_not_pulled_again():
 
     assert (Fetched(1, 3),) == actions
     assert rank.pulling is None
+
+
+def test_what_was_wrong_is_pulled_anew():
+    """It is not taken for what is there already, and nothing else is forgotten."""
+    rank = RankCopies(rank=0, copies=(5, -1))
+    rank, (pull,) = rank.hear(Fetch(1, 6, 5))
+    rank, (told,) = rank.pulled(1, well=True)
+    assert (pull.copy, told) == (1, Fetched(0, 1))
+    assert rank.hear(Fetch(2, 6, 5))[1] == (Fetched(0, 2),)
+
+    rank, copy = rank.forget(6)
+
+    assert (copy, rank.copies) == (1, (5, -1))
+    assert rank.hear(Fetch(2, 6, 5))[1] == (Pull(2, 6, 1),)
+    assert rank.forget(7) == (rank, -1)

@@ -1,0 +1,75 @@
+"""What others have: versions that are whole, and those that come to them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stretto.weights.member import Who
+from stretto.weights.pulling import From
+from stretto.weights.version import Version
+
+__all__ = ["Asked", "Offer", "offers"]
+
+_LONGEST = 64
+"""Replicas through which a version may come before each of them has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A version that all ranks of a team have, or read themselves meanwhile."""
+
+    version: Version
+    members: Sequence[Who]
+    """In the order of ranks."""
+    is_whole: bool
+    via: tuple[str, ...] = ()
+    """By which replicas it comes to them; the source is none."""
+
+    @property
+    def team(self) -> str:
+        """Return whose it is: nothing for the source."""
+        return self.members[0].team
+
+
+def offers(known: Iterable[Who], ours: str) -> Iterator[Offer]:
+    """Yield what can be had of the source, and of replicas but our own.
+
+    Not what comes to one of them through us: then two would wait for one another.
+    """
+    teams: dict[str, dict[int, Who]] = {}
+    for who in known:
+        if who.team != ours:
+            teams.setdefault(who.team, {})[who.rank] = who
+    for by_rank in teams.values():
+        members = [by_rank[rank] for rank in sorted(by_rank)]
+        if len(members) < members[0].of:
+            continue
+        version = members[0].offers
+        if version and all(who.offers == version for who in members):
+            yield Offer(version, members, is_whole=True)
+        via = tuple(dict.fromkeys(team for who in members for team in who.via))
+        if ours in via or len(via) >= _LONGEST:
+            continue
+        version = next((who.coming for who in members if who.coming), None)
+        if version and all(version in (who.offers, who.coming) for who in members):
+            yield Offer(version, members, is_whole=False, via=via)
+
+
+class Asked:
+    """A version that is asked for, and who has granted it."""
+
+    def __init__(self, number: int, offer: Offer) -> None:
+        self.number, self.offer = number, offer
+        self.team, self.version, self.members = offer.team, offer.version, offer.members
+        self.granted: dict[int, From] = {}
+
+    @property
+    def through(self) -> list[str]:
+        """Return by which replicas it comes to us."""
+        return [*self.offer.via, *([self.team] if self.team else [])]
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all who granted it have switched to it."""
+        return all(one.whole for one in self.granted.values())
