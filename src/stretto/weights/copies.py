@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.weights.early import FAILED, Line
+from stretto.weights.early import FAILED, RowLine
 from stretto.weights.hashes import said_sums
 from stretto.weights.manifest import Held, grouped, region_name
 from stretto.weights.memory import HostMemory, Summing
@@ -63,7 +63,7 @@ class Copy:
         self.sum: Summing = memory.summing(
             self.arrays, sources and [sources[i] for i in order]
         )
-        self.line = Line(self.manifest)
+        self.line = RowLine(self.manifest)
         begin, self._regions = 0, []
         for g, group in enumerate(self.manifest.groups):
             some = self.arrays[begin : begin + len(group.names)]

@@ -18,14 +18,14 @@ from stretto.program.collectives import storage
 from stretto.weights.boxes import Box, volume
 from stretto.weights.manifest import Manifest
 
-__all__ = ["FAILED", "Line", "Reach"]
+__all__ = ["FAILED", "Following", "RowLine"]
 
 FAILED = -1
 """How far a version is that will not come."""
 _LOOK_S = 0.1
 
 
-class Line:
+class RowLine:
     """Where each row of what a rank holds begins, in bytes, and where it all ends."""
 
     def __init__(self, manifest: Manifest) -> None:
@@ -46,7 +46,7 @@ class Line:
         return begin + (box[0][0] - first) * row, begin + (box[0][1] - first) * row
 
 
-class Reach:
+class Following:
     """How far those are that we read from while they read, as they say."""
 
     def __init__(self, changed: Any, send: Callable[..., None]) -> None:

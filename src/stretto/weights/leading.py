@@ -21,7 +21,7 @@ from stretto.errors import (
 from stretto.weights.hashes import Side, differences, read_sums
 from stretto.weights.manifest import Manifest
 from stretto.weights.member import Who
-from stretto.weights.offers import Asked, Offer, offers
+from stretto.weights.offers import AskedVersion, VersionOffer, offers
 from stretto.weights.pulling import From, Puller
 from stretto.weights.switch import Failed, Fetch, Fetched, Leader, NextStep
 from stretto.weights.version import Version
@@ -66,7 +66,7 @@ class Leads:
         self.epoch = "" if start is None else start.epoch
         self._base = 0 if start is None else -start.counter
         self._number = 0
-        self._asked: Asked | None = None
+        self._asked: AskedVersion | None = None
         self._is_bad: set[tuple[str, Version]] = set()
         """From whom a version did not come."""
         self._reports: dict[int, tuple[Manifest, tuple[int, ...]]] = {}
@@ -94,7 +94,7 @@ class Leads:
         ours = [v for v in some if v.epoch == self.epoch]
         return max(ours, key=lambda v: v.counter, default=None)
 
-    def _offers(self) -> list[Offer]:
+    def _offers(self) -> list[VersionOffer]:
         return list(offers(self._ranks.known.values(), self._ranks.team))
 
     def _numbered(self, version: Version) -> int:
@@ -125,7 +125,7 @@ class Leads:
             newest = max(offer.version.counter for offer in usable)
             self._ask(self.choose([o for o in usable if o.version.counter == newest]))
 
-    def choose(self, some: Sequence[Offer]) -> Offer:
+    def choose(self, some: Sequence[VersionOffer]) -> VersionOffer:
         """Return which offer of a version is taken up.
 
         The source's, where it is there and has time; of replicas not always the same
@@ -138,9 +138,9 @@ class Leads:
         teams = sorted(whole)
         return whole["" if "" in whole else teams[self.state.attempt % len(teams)]]
 
-    def _ask(self, offer: Offer) -> None:
+    def _ask(self, offer: VersionOffer) -> None:
         self._number += 1
-        asked = self._asked = Asked(self._number, offer)
+        asked = self._asked = AskedVersion(self._number, offer)
         for who in asked.members:
             self._ranks.send(
                 who.peer, "hold", number=asked.number, version=str(asked.version)
@@ -160,12 +160,12 @@ class Leads:
         until = time.monotonic() + self._ranks.patience
         self._ranks.engine.loop.at(until, do)
 
-    def _late(self, asked: Asked) -> None:
+    def _late(self, asked: AskedVersion) -> None:
         if self._asked is asked and len(asked.granted) < len(asked.members):
             self._drop(asked)
 
     def _drop(
-        self, asked: Asked, *, is_bad: bool = True, for_good: bool = False
+        self, asked: AskedVersion, *, is_bad: bool = True, for_good: bool = False
     ) -> None:
         """Give a version back; if it did not come, it is asked for again in a while.
 
@@ -259,12 +259,12 @@ class Leads:
             within = f"within {self._ranks.patience} s"
             self._not_handed_on(asked, f"has not switched to it itself {within}")
 
-    def _not_handed_on(self, asked: Asked, why: str) -> None:
+    def _not_handed_on(self, asked: AskedVersion, why: str) -> None:
         text = f"replica {asked.team!r} handed it on, and {why}"
         error = TransferError(self._about(asked, text))
         self.failed(0, self.state.attempt, error)
 
-    def _about(self, asked: Asked, text: str) -> str:
+    def _about(self, asked: AskedVersion, text: str) -> str:
         return f"weights {self._ranks.name!r}, version {asked.version}: {text}"
 
     def _report_of(
@@ -282,7 +282,7 @@ class Leads:
         return manifest, read_sums(str(body["sums"]), manifest)
 
     def _judge(
-        self, attempt: int, asked: Asked,
+        self, attempt: int, asked: AskedVersion,
         reports: Mapping[int, tuple[Manifest, tuple[int, ...]]],
     ) -> None:  # fmt: skip
         """Compare what has arrived with what was sent, in a thread of its own."""
@@ -310,7 +310,7 @@ class Leads:
                 self.failed(0, attempt, error)
             self._ranks.changed.notify_all()
 
-    def _theirs(self, asked: Asked) -> Side:
+    def _theirs(self, asked: AskedVersion) -> Side:
         """Return what the source's ranks have pushed: it is known since the fetch."""
         puller = self._ranks.puller
         found = []

@@ -9,14 +9,14 @@ from stretto.weights.member import Who
 from stretto.weights.pulling import From
 from stretto.weights.version import Version
 
-__all__ = ["Asked", "Offer", "offers"]
+__all__ = ["AskedVersion", "VersionOffer", "offers"]
 
 _LONGEST = 64
 """Replicas through which a version may come before each of them has it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class VersionOffer:
     """A version that all ranks of a team have, or read themselves meanwhile."""
 
     version: Version
@@ -32,7 +32,7 @@ class Offer:
         return self.members[0].team
 
 
-def offers(known: Iterable[Who], ours: str) -> Iterator[Offer]:
+def offers(known: Iterable[Who], ours: str) -> Iterator[VersionOffer]:
     """Yield what can be had of the source, and of replicas but our own.
 
     Not what comes to one of them through us: then two would wait for one another.
@@ -47,19 +47,19 @@ def offers(known: Iterable[Who], ours: str) -> Iterator[Offer]:
             continue
         version = members[0].offers
         if version and all(who.offers == version for who in members):
-            yield Offer(version, members, is_whole=True)
+            yield VersionOffer(version, members, is_whole=True)
         via = tuple(dict.fromkeys(team for who in members for team in who.via))
         if ours in via or len(via) >= _LONGEST:
             continue
         version = next((who.coming for who in members if who.coming), None)
         if version and all(version in (who.offers, who.coming) for who in members):
-            yield Offer(version, members, is_whole=False, via=via)
+            yield VersionOffer(version, members, is_whole=False, via=via)
 
 
-class Asked:
+class AskedVersion:
     """A version that is asked for, and who has granted it."""
 
-    def __init__(self, number: int, offer: Offer) -> None:
+    def __init__(self, number: int, offer: VersionOffer) -> None:
         self.number, self.offer = number, offer
         self.team, self.version, self.members = offer.team, offer.version, offer.members
         self.granted: dict[int, From] = {}

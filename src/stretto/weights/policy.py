@@ -21,7 +21,7 @@ from stretto.errors import (
 from stretto.fabric.patience import check_deadline, check_timeout
 from stretto.transfer import Engine
 from stretto.weights.buffers import Buffers
-from stretto.weights.early import Reach
+from stretto.weights.early import Following
 from stretto.weights.leading import Leads
 from stretto.weights.member import Member, Who
 from stretto.weights.names import Names
@@ -63,8 +63,8 @@ class Policy(Member):
         self.patience, self._deadline = patience, deadline
         self._buffers = Buffers(self, own, into, count=copies, memory=memory)
         wanted = [wanted_of(one, names, how) for one in own]
-        reach = Reach(self.changed, self.send)
-        self.puller = Puller(engine, name, wanted, turn=rank, reach=reach)
+        following = Following(self.changed, self.send)
+        self.puller = Puller(engine, name, wanted, turn=rank, following=following)
         self._state = RankCopies(rank=rank, copies=(0, -1)[:copies])
         self._sources: dict[int, tuple[tuple[From, ...], tuple[str, ...]]] = {}
         self._versions: dict[int, Version | None] = {0: start}
@@ -81,7 +81,7 @@ class Policy(Member):
         self._words |= {
             "fetch": self._fetch, "step": self._step_named,
             "ready": self._ready, "failed": self._failed, "current": self._now,
-            "ended": self._has_ended, "far": reach.hear, "wrong": self._wrong,
+            "ended": self._has_ended, "far": following.hear, "wrong": self._wrong,
         }  # fmt: skip
         if self._lead is not None:
             self._words["held"] = self._lead.held

@@ -17,7 +17,7 @@ from stretto.program.collectives import storage
 from stretto.transfer import Engine
 from stretto.weights.boxes import Box, volume
 from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
-from stretto.weights.early import Line, Reach
+from stretto.weights.early import Following, RowLine
 from stretto.weights.manifest import Held, Manifest, region_name
 from stretto.weights.names import Names, Part, spec_of
 from stretto.weights.tensors import Own, flat, lies
@@ -85,7 +85,7 @@ class _Get:
 class Onto(Protocol):
     """What is read into, for those who read it meanwhile."""
 
-    line: Line
+    line: RowLine
 
     def came(self, far: int) -> None:
         """Hear how far it is."""
@@ -96,11 +96,11 @@ class Puller:
 
     def __init__(
         self, engine: Engine, name: str, wanted: Sequence[Wanted], *, turn: int,
-        reach: Reach | None = None,
+        following: Following | None = None,
     ) -> None:  # fmt: skip
-        """Want some tensors; without a `reach` they are read where they are whole."""
+        """Want some tensors; alone, without `following`, from who has them whole."""
         self._engine, self._name, self._turn = engine, name, turn
-        self._reach = reach or Reach(threading.Condition(), _nobody)
+        self._following = following or Following(threading.Condition(), _nobody)
         self.wanted = tuple(wanted)
         nbytes = sum(
             storage(w.dtype).itemsize * math.prod(w.shape) for w in self.wanted
@@ -180,14 +180,14 @@ class Puller:
         self._begun = []
         try:
             for peer, token in early:
-                self._reach.watch(peer, token)
+                self._following.watch(peer, token)
             some = gets if onto is None else _in_line(gets, onto.line)
             self._move(pairs, some, into, deadline, stream, onto)
         finally:
             for transfer in self._begun:  # nothing is written once this has returned
                 transfer.cancel()
             for peer, token in early:
-                self._reach.forget(peer, token)
+                self._following.forget(peer, token)
         return there
 
     def _move(
@@ -203,8 +203,10 @@ class Puller:
                 get = waiting[0]
                 peer, one = pairs[get.rank]
                 if not (one.whole or under_way):
-                    self._reach.wait(peer, one.token, get.need, deadline, self._check)
-                if one.whole or self._reach.has(peer, one.token, get.need):
+                    self._following.wait(
+                        peer, one.token, get.need, deadline, self._check
+                    )
+                if one.whole or self._following.has(peer, one.token, get.need):
                     waiting.popleft()
                     some = self._begin(peer, one, get, into, deadline, stream)
                     self._begun += some
@@ -263,7 +265,7 @@ def _gets(reads: Sequence[Read], there: There, most: int) -> list[_Get]:
     alike: dict[Any, list[Read]] = {}
     for read in reads:
         alike.setdefault((read.rank, read.group, read.box), []).append(read)
-    lines = [Line(manifest) for manifest in there.manifests]
+    lines = [RowLine(manifest) for manifest in there.manifests]
     found = []
     for (rank, group, box), some in alike.items():
         about = there.manifests[rank].groups[group]
@@ -289,12 +291,12 @@ def _gets(reads: Sequence[Read], there: There, most: int) -> list[_Get]:
     return found
 
 
-def _begins(get: _Get, line: Line) -> int:
+def _begins(get: _Get, line: RowLine) -> int:
     """Return where a read begins in the line of what lies here."""
     return min(line.span(name, tile, get.box)[0] for name, tile in get.sources)
 
 
-def _in_line(gets: Sequence[_Get], line: Line) -> list[_Get]:
+def _in_line(gets: Sequence[_Get], line: RowLine) -> list[_Get]:
     """Return reads in the order in which what they bring is handed on."""
     return sorted(gets, key=lambda get: _begins(get, line))
 

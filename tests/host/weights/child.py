@@ -17,7 +17,7 @@ from stretto.errors import StrettoError, TransferError
 from stretto.transfer import Engine
 from stretto.weights import pulling
 from stretto.weights.copies import Copy
-from stretto.weights.early import Reach
+from stretto.weights.early import Following
 from stretto.weights.member import Member
 from stretto.weights.policy import Policy
 from stretto.weights.pulling import Puller
@@ -29,7 +29,7 @@ PHASES = {
     "planning": (Puller, "pull"),
     "reading": (Puller, "_begin"),
     "handing on": (Copy, "came"),
-    "following": (Reach, "watch"),
+    "following": (Following, "watch"),
     "reporting": (Policy, "_report"),
     "switching": (Member, "tell_offer"),
     "stepping": (Policy, "_turn_to"),

@@ -198,7 +198,7 @@ def test_who_waits_for_more_ends_when_there_will_be_no_more(line):
     until(lambda: two._state.pulling is None, 5)
 
     assert two.fault is not None
-    assert not two.puller._reach._far
+    assert not two.puller._following._far
 
 
 def test_who_leaves_before_it_is_known_to_be_right_is_not_waited_for(line, monkeypatch):
@@ -240,9 +240,9 @@ def test_a_token_of_nothing_is_answered(line):
     source, (one, two) = line(2)
     source.push(wait=True, timeout=WAIT)
     (peer,) = [w.peer for w in two.known.values() if w.team == one.team]
-    reach = two.puller._reach
-    reach.watch(peer, b"x" * 16)
-    until(lambda: reach._far[peer.identity, b"x" * 16] == FAILED)
+    following = two.puller._following
+    following.watch(peer, b"x" * 16)
+    until(lambda: following._far[peer.identity, b"x" * 16] == FAILED)
 
     with pytest.raises(TransferError, match="handed on what it read itself, and that"):
-        reach.has(peer, b"x" * 16, 1)
+        following.has(peer, b"x" * 16, 1)

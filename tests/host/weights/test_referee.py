@@ -10,7 +10,7 @@ from tests.pure.weights.random_models import Model
 from stretto.weights import Version, pulling
 from stretto.weights.copies import Copy
 from stretto.weights.cover import Wanted
-from stretto.weights.early import Reach
+from stretto.weights.early import Following
 from stretto.weights.hashes import differences
 from stretto.weights.memory import HostMemory
 from stretto.weights.pulling import From, Puller, parts_here
@@ -79,21 +79,21 @@ class Rank:
 
 
 def reading(ranks):
-    """Return a reader's reach, and what ranks tell it by: without any messages."""
+    """Return a reader's following, and what ranks tell it by: without any messages."""
     changed = threading.Condition(threading.RLock())
 
     def watch(peer, word, **body):
         token = bytes.fromhex(body["token"])
         assert [True] == [one for r in ranks if (one := r.copy.watch(peer, token))]
 
-    reach = Reach(changed, watch)
+    following = Following(changed, watch)
 
     def tell(peer, word, **body):
         with changed:
-            reach.hear(peer, body)
+            following.hear(peer, body)
             changed.notify_all()
 
-    return reach, tell
+    return following, tell
 
 
 class Line:
@@ -138,7 +138,7 @@ def test_random_models_arrive_byte_for_byte(engines, seeds, early, monkeypatch):
     for seed in seeds:
         model, chance = Model(seed), np.random.default_rng(seed)
         name, ranks = f"m{seed}", []
-        reach, tell = reading(ranks)
+        following, tell = reading(ranks)
         for rank in range(model.num_ranks):
             if model.rank(rank)[0].groups:
                 is_early = early and bool(chance.random() < 0.7)
@@ -152,7 +152,7 @@ def test_random_models_arrive_byte_for_byte(engines, seeds, early, monkeypatch):
         ]
         memory = {n: poisoned(g, chance) for n, _, g in goals}
         into = {n: inside for n, (_, inside) in memory.items()}
-        puller = Puller(ours, name, wanted, turn=seed, reach=reach)
+        puller = Puller(ours, name, wanted, turn=seed, following=following)
         monkeypatch.setattr(puller, "_is_cut", lambda pairs: True)
         here = parts_here(wanted, puller.there(source), into)
         ours_copy = Copy(HostMemory(ours), name, "o", here)

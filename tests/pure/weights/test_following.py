@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from stretto.errors import EngineLost, TransferCancelled, TransferError, TransferTimeout
-from stretto.weights.early import FAILED, Line, Reach
+from stretto.weights.early import FAILED, Following, RowLine
 from stretto.weights.manifest import Manifest, TensorGroup
 
 TOKEN = b"t" * 16
@@ -19,10 +19,10 @@ def peer():
 
 
 @pytest.fixture
-def reach(peer):
+def following(peer):
     """Return what waits for a peer, which it has asked."""
     asked = []
-    made = Reach(
+    made = Following(
         threading.Condition(threading.RLock()), lambda *a, **k: asked.append(k)
     )
     made.watch(peer, TOKEN)
@@ -34,39 +34,39 @@ def says(far, token=TOKEN):
     return {"token": token.hex(), "far": far}
 
 
-def test_a_peer_is_as_far_as_it_says(reach, peer):
+def test_a_peer_is_as_far_as_it_says(following, peer):
     """And no further; of what was not asked nothing is noted."""
-    assert not reach.has(peer, TOKEN, 1)
-    reach.hear(peer, says(9, b"x" * 16))
-    assert not reach.has(peer, TOKEN, 1)
-    reach.hear(peer, says(9))
-    assert reach.has(peer, TOKEN, 9)
-    assert not reach.has(peer, TOKEN, 10)
-    reach.forget(peer, TOKEN)
-    reach.hear(peer, says(10))
-    assert not reach._far
+    assert not following.has(peer, TOKEN, 1)
+    following.hear(peer, says(9, b"x" * 16))
+    assert not following.has(peer, TOKEN, 1)
+    following.hear(peer, says(9))
+    assert following.has(peer, TOKEN, 9)
+    assert not following.has(peer, TOKEN, 10)
+    following.forget(peer, TOKEN)
+    following.hear(peer, says(10))
+    assert not following._far
 
 
-def test_waiting_ends_when_no_more_will_come(reach, peer):
+def test_waiting_ends_when_no_more_will_come(following, peer):
     """It failed, it is gone, nothing comes for long, or we are closed."""
-    reach.hear(peer, says(5))
-    reach.wait(peer, TOKEN, 5, 0.0, lambda: None)
+    following.hear(peer, says(5))
+    following.wait(peer, TOKEN, 5, 0.0, lambda: None)
     with pytest.raises(
         TransferTimeout, match=r"'them' .* no further than byte 5 within"
     ):
-        reach.wait(peer, TOKEN, 6, 0.0, lambda: None)
+        following.wait(peer, TOKEN, 6, 0.0, lambda: None)
 
     def closed():
         raise TransferCancelled("closed")
 
     with pytest.raises(TransferCancelled):
-        reach.wait(peer, TOKEN, 6, 9.0, closed)
+        following.wait(peer, TOKEN, 6, 9.0, closed)
     peer.lost = "it ended"
     with pytest.raises(EngineLost, match="'them' is gone: it ended"):
-        reach.wait(peer, TOKEN, 6, 9.0, lambda: None)
-    reach.hear(peer, says(FAILED))
+        following.wait(peer, TOKEN, 6, 9.0, lambda: None)
+    following.hear(peer, says(FAILED))
     with pytest.raises(TransferError, match="read itself, and that failed"):
-        reach.wait(peer, TOKEN, 6, 9.0, lambda: None)
+        following.wait(peer, TOKEN, 6, 9.0, lambda: None)
 
 
 def test_rows_lie_one_after_another_in_the_order_of_a_manifest():
@@ -78,7 +78,7 @@ def test_rows_lie_one_after_another_in_the_order_of_a_manifest():
         TensorGroup(names=("s",), shape=(), box=(), dtype="float32"),
         TensorGroup(names=("c",), shape=(4, 2), box=((0, 4), (1, 2)), dtype="uint8"),
     )
-    line = Line(Manifest(groups=groups))
+    line = RowLine(Manifest(groups=groups))
     part = groups[0].box
 
     assert line.end == 2 * 4 * 3 * 2 + 4 + 4
