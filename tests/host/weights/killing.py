@@ -22,11 +22,11 @@ REPLICA = ("planning", "reading", "reporting", "switching", "stepping")
 CASES = [
     *(("trainer", phase) for phase in TRAINER),
     *(("replica", phase) for phase in REPLICA),
-    *(("forwarder", phase) for phase in ("granting", *REPLICA)),
+    *(("forwarder", phase) for phase in REPLICA),
 ]
 HANDED_ON = [
     ("trainer", "granting"),
-    *(("either", phase) for phase in ("handing on", "following", "following")),
+    *(("either", phase) for phase in ("granting", "handing on", "following")),
     *((who, phase) for who in ("replica", "forwarder") for phase in REPLICA[1:4]),
 ]
 """While versions are handed on as they come, by one of the two, whoever is first."""

@@ -36,7 +36,6 @@ def test_steps_go_on_and_none_is_torn(far, copies, trainers, ranks):
     [
         ("replica", "reading", 2),
         at_night("trainer", "offering", 2),
-        at_night("forwarder", "granting", 1),
     ],
 )
 def test_who_dies_tears_nothing_and_stops_nobody_else(who, phase, more):
@@ -51,6 +50,7 @@ def test_who_dies_tears_nothing_and_stops_nobody_else(who, phase, more):
     [
         ("either", "following", 1),
         at_night("either", "handing on", 3),
+        at_night("either", "granting", 1),
         at_night("trainer", "granting", 2),
     ],
 )
