@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
 
 from stretto._version import __version__
-from stretto.cli.options import bounded
+from stretto.cli.options import CommandParser, bounded, described
 from stretto.errors import (
     CommunicationError,
     ParseError,
@@ -22,7 +19,7 @@ from stretto.errors import (
 )
 from stretto.registry import Registry
 
-__all__ = ["bounded", "commands", "main", "parser"]
+__all__ = ["CommandParser", "bounded", "commands", "described", "main", "parser"]
 
 _DONE, _FAILED, _MISUSED = 0, 1, 2
 _files: Registry[ModuleType] = Registry("command", __name__)
@@ -34,37 +31,9 @@ def commands() -> dict[str, ModuleType]:
     return {n: one for n, one in every.items() if hasattr(one, "add_arguments")}
 
 
-class _Parser(argparse.ArgumentParser):
-    """Answers a word that it does not know with the nearest that it knows."""
-
-    def error(self, message: str) -> NoReturn:
-        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
-        if wrong:
-            known = [word.strip("' ") for word in wrong[2].split(",")]
-            message += _nearest(wrong[1], known)
-        elif unknown := re.search(r"unrecognized arguments: (--\S+)", message):
-            message += _nearest(unknown[1].partition("=")[0], self.options())
-        super().error(message)
-
-    def options(self) -> list[str]:
-        """Return the options of this parser, and of those beneath it."""
-        found = [word for action in self._actions for word in action.option_strings]
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                found += [
-                    word for one in action.choices.values() for word in one.options()
-                ]
-        return found
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    top = _Parser(
+    top = CommandParser(
         prog="stretto",
         description="Collective communication: write, prove, simulate, run.",
     )
@@ -76,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
         module.add_arguments(verb)
         verb.set_defaults(run=module.run, parser=verb)
     bounded(top)
+    described(top)
     return top
 
 

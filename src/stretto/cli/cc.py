@@ -6,7 +6,6 @@ import argparse
 
 from stretto import network
 from stretto.cli.output import add_json, print_json, table
-from stretto.errors import CallError
 from stretto.topology.traffic import Congestion
 
 
@@ -21,19 +20,19 @@ def control_of(name: str) -> Congestion:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument("action", choices=("list", "show"), help="`list`, or `show`")
-    parser.add_argument(
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add_json(actions.add_parser("list", help="names, each in a line"))
+    one = actions.add_parser("show", help="one: what it hears, its figures, sources")
+    one.add_argument(
         "name",
-        nargs="?",
+        metavar="NAME",
         help="of `stretto cc list`, or FILE.toml of `stretto search cc`",
     )
-    add_json(parser)
+    add_json(one)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print names, or one algorithm: what it hears, its figures and their sources."""
-    if (args.action == "show") != bool(args.name):
-        raise CallError("want `stretto cc list` or `stretto cc show NAME`")
     if args.action == "list":
         rows = [{"name": n, "about": network.find(n).about} for n in network.names()]
         if args.json:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stretto import topology
+from stretto.cli.options import below
 from stretto.program import algorithms
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -52,12 +53,10 @@ class _Place:
 def _places(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[_Place]:
     words: dict[str, str] = {}
     values: dict[str, tuple[str, ...]] = {}
-    below: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         about = "" if action.help == argparse.SUPPRESS else (action.help or "")
         if isinstance(action, argparse._SubParsersAction):
             told = {one.dest: one.help or "" for one in action._choices_actions}
-            below |= action.choices
             words |= {name: told.get(name, "") for name in action.choices}
             continue
         known = _known(action)
@@ -66,8 +65,10 @@ def _places(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[
             values |= {word: known for word in action.option_strings if known}
         else:
             words |= dict.fromkeys(known, "")
+    inner = below(parser)
+    words |= {name: one.description or "" for name, one in inner.items() if path}
     yield _Place(path, words, values)
-    for name, one in below.items():
+    for name, one in inner.items():
         yield from _places(one, (*path, name))
 
 

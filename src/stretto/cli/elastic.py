@@ -20,11 +20,8 @@ from stretto import elastic
 from stretto.cli.options import seconds
 from stretto.cli.output import add_json, print_rows
 from stretto.elastic import JobView
-from stretto.errors import CallError
 from stretto.fabric.meeting.meeting import Meeting
 from stretto.fabric.meeting.watching import watching
-
-_NUMBERED = ("drain", "replace", "grow")
 
 
 def _after(text: str) -> float:
@@ -34,25 +31,40 @@ def _after(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    add = parser.add_argument
-    add("what", choices=["status", *_NUMBERED, "rehearse"], help="what to do")
-    add("number", nargs="?", type=int, metavar="N", help="a rank, or how many to grow")
-    add("--job", metavar="ADDRESS", help="[STRETTO_ADDRESS, or the only job here]")
-    add("--stays", action="store_true", help="who is drained stands by, and stays")
-    add("--kill", type=int, metavar="RANK", help="rehearse: the rank to end")
-    add("--after", type=_after, default=0.0, metavar="S", help="rehearse: in S seconds")
-    add("--within", type=float, default=60.0, metavar="S", help="give up then [60]")
-    add_json(parser)
+    whats = parser.add_subparsers(dest="what", metavar="ACTION", required=True)
+    for name, about, number in (
+        ("status", "print who is there", ""),
+        ("drain", "have a standby take over between two steps", "RANK"),
+        ("replace", "have a standby take over at once: that rank hangs", "RANK"),
+        ("grow", "take standbys in as further ranks", "N"),
+        ("rehearse", "kill a rank, and print the downtime by phase", ""),
+    ):
+        one = whats.add_parser(name, help=about)
+        if number:
+            about = "whom" if number == "RANK" else "how many"
+            one.add_argument("number", type=int, metavar=number, help=about)
+        if name == "drain":
+            one.add_argument(
+                "--stays", action="store_true", help="who is drained stands by"
+            )
+        if name == "rehearse":
+            one.add_argument(
+                "--kill", type=int, metavar="RANK", required=True, help="whom to end"
+            )
+            one.add_argument(
+                "--after", type=_after, default=0.0, metavar="S", help="seconds [now]"
+            )
+        one.add_argument(
+            "--job", metavar="ADDRESS", help="[STRETTO_ADDRESS, or the only job here]"
+        )
+        one.add_argument(
+            "--within", type=float, default=60.0, metavar="S", help="give up then [60]"
+        )
+        add_json(one)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, and print what there is afterwards."""
-    if args.what in _NUMBERED and args.number is None:
-        raise CallError(
-            f"{args.what} what? want a number: stretto elastic {args.what} 2"
-        )
-    if args.what == "rehearse" and args.kill is None:
-        raise CallError("rehearse what? want the rank to end: --kill 2")
     with watching(args.job) as meeting:
         if args.what == "rehearse":
             print_rows(args, _rehearsed(args, meeting))
@@ -62,13 +74,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _done(args: argparse.Namespace, meeting: Meeting) -> JobView:
-    number, within_s = args.number, args.within
+    within_s = args.within
     if args.what == "drain":
-        return elastic.drain(meeting, number, stays=args.stays, within_s=within_s)
+        return elastic.drain(meeting, args.number, stays=args.stays, within_s=within_s)
     if args.what == "replace":
-        return elastic.replace(meeting, number, within_s=within_s)
+        return elastic.replace(meeting, args.number, within_s=within_s)
     if args.what == "grow":
-        return elastic.grow(meeting, number, within_s=within_s)
+        return elastic.grow(meeting, args.number, within_s=within_s)
     return elastic.look(meeting)
 
 

@@ -1,9 +1,12 @@
-"""Numbers of the command line: whole, bounded, and never a traceback later on."""
+"""Words and numbers of the command line: known ones, bounded, each with its help."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 _MOST = (1 << 31) - 1
 _MOST_S = 1e9
@@ -34,9 +37,80 @@ _TYPES = {int: count, float: seconds}
 
 def bounded(parser: argparse.ArgumentParser) -> None:
     """Take the bounded forms of all numbers, whatever a verb's options say."""
+    for inner in below(parser).values():
+        bounded(inner)
+    for action in parser._actions:
+        if action.type in _TYPES:
+            action.type = _TYPES[action.type]
+
+
+def described(parser: argparse.ArgumentParser) -> None:
+    """Have the help of every action begin with what the list of actions says of it."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                bounded(inner)
-        elif action.type in _TYPES:
-            action.type = _TYPES[action.type]
+            for told in action._choices_actions:
+                about, inner = told.help or "", action.choices[told.dest]
+                inner.description = (
+                    inner.description or f"{about[:1].upper()}{about[1:]}."
+                )
+                described(inner)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Answers a word that it does not know with the nearest that it knows.
+
+    A verb that takes any words may have `actions` that have options and help of their
+    own, when one of them is the first word.
+    """
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.actions: dict[str, CommandParser] = {}
+
+    def action(self, name: str, about: str) -> CommandParser:
+        """Return the parser of what follows a first word."""
+        prog = f"{self.prog} {name}"
+        made = self.actions[name] = CommandParser(prog=prog, description=about)
+        return made
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words, or have an action parse those behind it."""
+        inner = self.actions.get(args[0]) if args else None
+        if inner is None:
+            return super().parse_known_args(args, namespace)
+        found, unknown = inner.parse_known_args(args[1:], namespace)
+        for name, value in {**self._defaults, **inner._defaults}.items():
+            setattr(found, name, value)
+        found.parser = inner
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and what may have been meant."""
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong:
+            known = [word.strip("' ") for word in wrong[2].split(",")]
+            message += _nearest(wrong[1], known)
+        elif unknown := re.search(r"unrecognized arguments: (--\S+)", message):
+            message += _nearest(unknown[1].partition("=")[0], self.options())
+        super().error(message)
+
+    def options(self) -> list[str]:
+        """Return the options of this parser, and of those beneath it."""
+        found = [word for action in self._actions for word in action.option_strings]
+        for inner in below(self).values():
+            found += inner.options()
+        return found
+
+
+def below(parser: argparse.ArgumentParser) -> dict[str, CommandParser]:
+    """Return the parsers of the words that may come next, by word."""
+    found: dict[str, CommandParser] = dict(getattr(parser, "actions", {}))
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= action.choices
+    return found
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""

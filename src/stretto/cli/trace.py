@@ -18,6 +18,7 @@ from pathlib import Path
 from stretto import topology, watch
 from stretto._version import __version__
 from stretto.caches import private
+from stretto.cli.options import CommandParser
 from stretto.cli.output import print_json, table
 from stretto.errors import CallError, StrettoError
 from stretto.trace import MONOTONIC, CallKind, Recording, Run, read_all, write
@@ -34,10 +35,28 @@ _VERBS = ("report", "attach")
 _PATIENCE_S = 15.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's options."""
+def add_arguments(parser: CommandParser) -> None:
+    """Add this command's options, and those of what is no command to record."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
+    report = parser.action("report", "Print what a recording says, or write it anew.")
+    report.add_argument(
+        "what", metavar="FILE", nargs=1,
+        help="a recording: a file, a folder, or Inspector's lines",
+    )  # fmt: skip
+    report.set_defaults(verb="report", steps=False)
+    report.add_argument("--out", "-o", type=Path, help="write it there, as one file")
+    _add_exports(report)
+    report.add_argument(
+        "--machine", default="", help="whose model to compare with [the recording's]"
+    )
+    report.add_argument("--json", action="store_true", help="one JSON document")
+    attach = parser.action("attach", "Say who waits for whom in a job, and why.")
+    attach.add_argument("what", metavar="PID", nargs=1, help="a process of the job")
+    attach.set_defaults(verb="attach")
+    attach.add_argument("--out", "-o", type=Path, help="write what was seen there")
+    attach.add_argument("--json", action="store_true", help="one JSON document")
+    parser.set_defaults(verb="")
     parser.add_argument(
         "what",
         nargs="*",
@@ -47,18 +66,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", "-o", type=Path, help=f"the recording [{_FILE}]")
     parser.add_argument("--steps", action="store_true", help="record steps, too")
-    parser.add_argument("--perfetto", type=Path, metavar="FILE")
-    parser.add_argument("--inspector", type=Path, metavar="FILE")
-    parser.add_argument("--prometheus", type=Path, metavar="FILE")
+    _add_exports(parser)
     parser.add_argument(
         "--machine", default="", help="whose model to compare with [the recording's]"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
+def _add_exports(parser: argparse.ArgumentParser) -> None:
+    for name, about in (
+        ("perfetto", "write events for ui.perfetto.dev"),
+        ("inspector", "write calls as lines of NCCL's Inspector"),
+        ("prometheus", "write metrics for Prometheus"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=about)
+
+
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for."""
-    given = list(args.what)
+    given = [args.verb, *args.what] if args.verb else list(args.what)
     match given:
         case ["report", file]:
             return _report(args, _read(Path(file)))

@@ -10,16 +10,17 @@ from stretto.cli.output import add_json, print_rows
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument("what", choices=["show"], help="what to do")
-    parser.add_argument(
+    whats = parser.add_subparsers(dest="what", metavar="ACTION", required=True)
+    one = whats.add_parser("show", help="a row for each rank of sources and replicas")
+    one.add_argument(
         "address", metavar="ADDRESS",
         help="an engine of a source or a replica: its name on this host, or HOST:PORT",
     )  # fmt: skip
-    parser.add_argument("--name", default="", help="of which weights [all]")
-    parser.add_argument(
+    one.add_argument("--name", default="", help="of which weights [all]")
+    one.add_argument(
         "--timeout", type=float, default=10.0, metavar="S", help="seconds [10]"
     )
-    add_json(parser)
+    add_json(one)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -38,8 +38,6 @@ def test_a_plan_runs_on_packets_under_every_control_asked_for(stretto, monkeypat
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("cc", "show"), "want `stretto cc list` or"),
-        (("cc", "list", "pfc"), "want `stretto cc list` or"),
         (("cc", "show", "dcqn"), "no congestion control named 'dcqn'; did you mean"),
         ((*RING, "--cc", "pfc"), "want it with --network packet"),
         ((*RING, "--network", "packet", "--cc", "tcp"), "no congestion control named"),

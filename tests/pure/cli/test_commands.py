@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from stretto import cli, topology
+from stretto.cli.options import below
 from stretto.program import algorithms
 from stretto.program.ir import spell_op, steps_of
 from stretto.program.ir.drawing import svg
@@ -39,6 +40,31 @@ def mine(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     return path
+
+
+def actions(parser=None, path=()):
+    """Yield the words that have help of their own, those of one verb together."""
+    for word, inner in below(parser or cli.parser()).items():
+        if path:
+            yield " ".join((*path, word))
+        yield from actions(inner, (*path, word))
+
+
+@pytest.mark.parametrize("action", sorted(actions()))
+def test_an_action_has_help_of_its_own(stretto, action):
+    """Which says what it does, and takes no options of other actions."""
+    status, out, _ = stretto(*action.split(), "--help")
+    usage, about = out.split("\n\n")[:2]
+
+    assert 0 == status
+    assert usage.startswith(f"usage: stretto {action} [-h]")
+    assert about[0].isupper()
+    assert about.endswith(".")
+
+
+def test_actions_are_those_of_the_guides():
+    """Of verbs that take a word first."""
+    assert {"trace report", "trace attach", "elastic drain", "cc show"} <= {*actions()}
 
 
 @pytest.mark.parametrize("command", ["", *cli.commands()])

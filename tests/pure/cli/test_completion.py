@@ -21,6 +21,8 @@ ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _stretto; echo "${COMPREPLY[*
         (["simulate", "--machine", "h200x"], "h200x2 h200x4 h200x8"),
         (["show", "all_gather/r"], "all_gather/rails all_gather/recursive"),
         (["cluster", "ru"], "run"),
+        (["trace", "at"], "attach"),
+        (["trace", "report", "--insp"], "--inspector"),
         (["cluster", "run", "--sched"], "--scheduler"),
         (["completion", ""], "bash zsh fish"),
         (["bench", "--trace-of-nothing"], ""),
