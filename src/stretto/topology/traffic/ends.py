@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from stretto.fabric.jit import loading
-from stretto.topology.traffic.arrays import wider
+from stretto.topology.traffic.arrays import taller
 from stretto.topology.traffic.sharing import LinkShare, Sharing
 from stretto.topology.traffic.traffic import Parcel
 
@@ -35,15 +36,15 @@ class Ends(Protocol):
     def settle(self, now: float) -> None:
         """Give every flow its fair rate."""
 
-    def next_us(self, first: float) -> float:
-        """Return when the next moment begins, `first` being that of other events.
-
-        A moment may begin with an end that has become void since, and does so for both
-        kinds: else times would differ by what is called one moment.
-        """
+    def next_us(self) -> float:
+        """Return when the next flow ends, as was known when all was settled."""
 
     def due(self, until: float) -> Sequence[_End]:
-        """Return the flows that end until then: when, of which age, whose."""
+        """Return the flows that end until then: when, of which age, whose.
+
+        `until` is within one moment of the next end; all that are returned are removed
+        before anything is settled again.
+        """
 
 
 class PlainEnds:
@@ -82,59 +83,71 @@ class PlainEnds:
 
     def remove(self, parcel: Parcel[Any]) -> None:
         """Take them off their links."""
-        flow = self.flows.pop(id(parcel))
-        flow.ends_at = math.nan
-        self._sharing.remove(flow)
+        self._sharing.remove(self.flows.pop(id(parcel)))
 
     def settle(self, now: float) -> None:
         """Give every flow its fair rate."""
         for flow in self._sharing.settle(now):
-            heapq.heappush(self.heap, (flow.ends_at, self.age(), flow))
+            flow.age = self.age()
+            heapq.heappush(self.heap, (flow.ends_at, flow.age, flow))
 
-    def next_us(self, first: float) -> float:
-        """Return when the next moment begins."""
-        return self.heap[0][0] if self.heap else math.inf
+    def next_us(self) -> float:
+        """Return when the next flow ends; ends that have become void are dropped."""
+        heap = self.heap
+        while heap and heap[0][1] != heap[0][2].age:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
 
     def due(self, until: float) -> list[_End]:
         """Return the flows that end until then."""
         found: list[_End] = []
         while self.heap and self.heap[0][0] <= until:
             when, age, flow = heapq.heappop(self.heap)
-            if flow.ends_at == when:  # otherwise its rate has changed since
-                flow.ends_at = math.nan
+            if flow.age == age:  # otherwise its rate has changed since
                 found.append((when, age, flow.owner))  # type: ignore[arg-type]
         return found
 
 
-_FLOATS, _NUMBERS, _MEETINGS, _LISTS, _SINGLE = 8, 7, 3, 8, 6
-_RATE, _LEFT, _SINCE, _ENDS, _MOST, _WEIGHT, _, _ENDED = range(8)
-_HOPS, _NECK, _PLACE, _AGE = 0, 1, 3, 5
-_EVENTS, _WIDE = 3, 4
-_FEW, _FEW_HOPS = 256, 8
+_RATE, _SHARE, _LEFT, _SINCE, _WEIGHT, _MOST, _LIMIT, _NEW = range(_FLOATS := 8)
+_FIRST, _HOPS, _NECK, _NEW_NECK, _PLACE, _STOPPED, _AGE = range(_NUMBERS := 7)
+_FRESH, _GONE, _TOUCH, *_, _DUE = range(_LISTS := 9)
+_NUM_FRESH, _NUM_ADMITTED, _NUM_GONE, _NUM_TOUCHED, _NUM_DUE, _EVENTS, _USED = range(7)
+_START, _MANY, _PLACES, _TOUCHED, _SLOT = range(5)
+_BLOCK, _FEW, _PART = 64, 256, 8
+_when = itemgetter(0, 1)
 
 
 class CompiledEnds:
-    """Flows as rows of arrays; `compiled.py` says which."""
+    """Flows as rows of arrays; `compiled.py` says which.
+
+    Who comes and goes is only noted: one call of compiled code takes them on and off
+    their links, settles, and finds what ends next.
+    """
 
     def __init__(self, capacity: Sequence[float]) -> None:
         (self._code,) = loading.load("fast traffic", _MODULE)
+        self._settle = self._code.direct(self._code.settle)
         links = len(capacity)
-        self._links = np.zeros((4, links))
-        self._links[0] = capacity
-        self._heads = np.zeros((5, links), np.int64)
-        self._heads[:2] = -1
-        self._single = np.zeros(_SINGLE, np.int64)
-        self._single[_WIDE] = self._wide = _FEW_HOPS
-        self._floats = np.zeros((_FLOATS, 0))
-        self._numbers = np.zeros((_NUMBERS, 0), np.int64)
-        self._meetings = np.zeros((_MEETINGS, 0), np.int64)
-        self._lists = np.zeros((_LISTS, 0), np.int64)
-        self._times = np.zeros(4 * _FEW)
-        self._aged = np.zeros((2, 4 * _FEW), np.int64)
+        self._links = np.zeros((links, 9))
+        self._links[:, 0] = capacity
+        self._heads = np.zeros((links, 8), np.int64)
+        self._heads[:, _SLOT] = -1
+        self._levels, self._ends = _blocks(links), _blocks(0)
+        self._floats = np.zeros((0, _FLOATS))
+        self._numbers = np.zeros((0, _NUMBERS), np.int64)
+        self._ways = np.zeros(0, np.int64)
+        self._way: dict[tuple[int, ...], int] = {}
+        """Where in these the links of a route begin."""
+        self._single = np.zeros(7, np.int64)
         self._parcels: list[Parcel[Any] | None] = []
-        self._free: list[int] = []
-        self._changed = False
         self._rows: dict[int, int] = {}
+        self._free: list[int] = []
+        self._gone: list[int] = []
+        """Rows that are free once they are off their links."""
+        self._changed = False
+        self._next = math.inf
+        self._num_events = self._num_hops = 0
+        self._lay()
         self._grow(_FEW)
 
     @classmethod
@@ -142,130 +155,159 @@ class CompiledEnds:
         """Return the same flows, at the same rates, of the same ages."""
         made = cls(plain.capacity)
         for flow in plain.flows.values():
-            parcel: Any = flow.owner
-            row = made._take(parcel, flow.since)
-            if flow in plain.unsettled:
-                continue
-            made._single[0] -= 1  # it is fresh no more
-            made._floats[[_RATE, _LEFT, _ENDS], row] = (
+            made.add(flow.owner, flow.since)  # type: ignore[arg-type]
+        while not made._code.admit(made._arrays):
+            made._lay()
+        fresh = [made._rows[id(flow.owner)] for flow in plain.unsettled]
+        made._single[[_NUM_FRESH, _NUM_ADMITTED]] = len(fresh)
+        made._lists[_FRESH, : len(fresh)] = fresh
+        for flow in plain.flows.values():
+            row = made._rows[id(flow.owner)]
+            made._floats[row, [_RATE, _SHARE, _LEFT]] = (
                 flow.rate,
+                flow.rate / flow.weight,
                 flow.left,
-                flow.ends_at,
             )
-            made._numbers[_NECK, row] = flow.neck
-        made._heap(plain)
+            made._numbers[row, [_NECK, _AGE]] = flow.neck, flow.age
+            made._ends[row] = flow.ends_at
+        touched = list(plain.touched)
+        made._heads[touched, _TOUCHED] = 1
+        made._lists[_TOUCH, : len(touched)] = touched
+        made._single[_NUM_TOUCHED] = len(touched)
+        made._num_events = plain.num_events
         made._changed = True
-        made._single[_EVENTS] = plain.num_events
-        for link in plain.touched:
-            made._heads[3, link] = 1
-            made._lists[1, made._single[1]] = link
-            made._single[1] += 1
         return made
-
-    def _heap(self, plain: PlainEnds) -> None:
-        """Take over the ends; void ones, of flows that are gone, get nobody's row."""
-        ends = sorted(plain.heap, key=lambda end: end[:2])
-        self._grow(2 * len(self._parcels) + len(ends))
-        nobody = self._free.pop(0)
-        self._floats[_ENDS, nobody] = math.nan
-        for i, (when, age, flow) in enumerate(ends):
-            row = self._rows.get(id(flow.owner), nobody)
-            self._times[i], self._aged[:, i] = when, (age, row)
-        self._single[2] = len(ends)
 
     def age(self) -> int:
         """Return the age of a new event."""
-        self._single[_EVENTS] += 1
-        return int(self._single[_EVENTS])
+        self._num_events += 1
+        return self._num_events
 
     def add(self, parcel: Parcel[Any], now: float) -> None:
         """Let a parcel's bytes flow."""
-        self._take(parcel, now)
+        links = parcel.route.links
+        way = self._way.get(links)
+        if way is None:
+            way = self._learn(links)
+        if not self._free:
+            self._grow(2 * len(self._parcels))
+        row = self._free.pop()
+        self._parcels[row], self._rows[id(parcel)] = parcel, row
+        at, floats = row * _FLOATS, self._flat_floats
+        floats[at + _LEFT], floats[at + _WEIGHT] = parcel.nbytes, parcel.weight
+        floats[at + _MOST], floats[at + _SINCE] = parcel.at_most, now
+        floats[at + _LIMIT] = parcel.at_most / parcel.weight
+        at, numbers = row * _NUMBERS, self._flat_numbers
+        numbers[at + _FIRST], numbers[at + _HOPS] = way, len(links)
+        self._note(_FRESH, _NUM_FRESH, row)
 
     def remove(self, parcel: Parcel[Any]) -> None:
         """Take them off their links."""
         row = self._rows.pop(id(parcel))
         self._parcels[row] = None
-        self._free.append(row)
-        self._code.remove(row, self._arrays)
-        self._changed = True
+        self._gone.append(row)
+        self._note(_GONE, _NUM_GONE, row)
 
     def settle(self, now: float) -> None:
         """Give every flow its fair rate."""
-        if self._changed:
-            self._changed = False
-            if self._single[2] + len(self._parcels) > len(self._times):
-                self._times = np.resize(self._times, 2 * len(self._times))
-                self._aged = wider(self._aged, len(self._times))
-                self._gather()
-            self._code.settle(now, self._arrays)
+        if not self._changed:
+            return
+        self._words[_EVENTS] = self._num_events
+        while (first := self._settle(now, self._arrays)) < 0:
+            self._lay()
+        self._num_events = self._words[_EVENTS]
+        self._free += self._gone
+        self._gone.clear()
+        self._next, self._changed = first, False
 
-    def next_us(self, first: float) -> float:
-        """Return when the next moment begins."""
-        return float(self._code.next_end(first, self._arrays))
+    def next_us(self) -> float:
+        """Return when the next flow ends."""
+        return self._next
 
     def due(self, until: float) -> list[_End]:
         """Return the flows that end until then."""
-        many = self._code.due(until, self._arrays)
-        if not many:
+        if until < self._next:
             return []
-        rows = self._lists[3, :many].tolist()
-        floats, numbers, parcels = self._floats, self._numbers, self._parcels
-        return [
-            (float(floats[_ENDED, r]), int(numbers[_AGE, r]), parcels[r]) for r in rows
+        self._next = math.inf  # until all is settled again
+        many, ends, parcels = self._words[_NUM_DUE], self._ends, self._parcels
+        rows = self._lists[_DUE, :many].tolist()
+        found: list[Any] = [
+            (when, self._flat_numbers[row * _NUMBERS + _AGE], parcels[row])
+            for row, when in zip(rows, ends[rows].tolist(), strict=True)
+            if when <= until
         ]
+        if many > 1:
+            found.sort(key=_when)
+        return found
 
-    def _take(self, parcel: Parcel[Any], now: float) -> int:
-        """Give a parcel a row, and let it begin."""
-        links = parcel.route.links
-        if len(links) > self._wide:
-            self._widen(2 * len(links))
-        if not self._free:
-            self._grow(2 * len(self._parcels))
-        row = self._free.pop()
-        self._parcels[row], self._rows[id(parcel)] = parcel, row
-        self._floats[_LEFT, row] = parcel.nbytes
-        self._floats[_MOST : _WEIGHT + 1, row] = parcel.at_most, parcel.weight
-        self._numbers[_HOPS, row] = len(links)
-        first = row * self._wide
-        self._meetings[0, first : first + len(links)] = links
-        self._code.add(row, now, self._arrays)
+    def _note(self, which: int, count: int, row: int) -> None:
+        """Put a row on a list for the next time that all is settled."""
+        many = self._words[count]
+        self._flat_lists[which * self._lists.shape[1] + many] = row
+        self._words[count] = many + 1
         self._changed = True
-        return row
+
+    def _learn(self, links: tuple[int, ...]) -> int:
+        """Keep the links of a route; return where."""
+        first = self._num_hops
+        self._num_hops += len(links)
+        if self._num_hops > len(self._ways):
+            ways = np.zeros(2 * self._num_hops, np.int64)
+            ways[:first] = self._ways[:first]
+            self._ways = ways
+            self._gather()
+        self._ways[first : self._num_hops] = links
+        self._way[links] = first
+        return first
 
     def _grow(self, rows: int) -> None:
         """Make room for more flows."""
         had = len(self._parcels)
-        wide = int(self._single[_WIDE])
-        lists = np.zeros((_LISTS, max(rows, self._links.shape[1])), np.int64)
+        self._floats = taller(self._floats, rows)
+        self._numbers = taller(self._numbers, rows)
+        ends = _blocks(rows)
+        ends[:had] = self._ends[:had]
+        self._ends = ends
+        lists = np.zeros((_LISTS, max(rows, len(self._heads))), np.int64)
         if had:
             lists[:, : self._lists.shape[1]] = self._lists
         self._lists = lists
-        self._floats = wider(self._floats, rows)
-        self._numbers = wider(self._numbers, rows)
-        self._meetings = wider(self._meetings, rows * wide)
         self._free += range(rows - 1, had - 1, -1)
         self._parcels += [None] * (rows - had)
-        if len(self._times) < 2 * rows:
-            self._times = np.resize(self._times, 2 * rows)
-            self._aged = wider(self._aged, 2 * rows)
         self._gather()
 
-    def _widen(self, hops: int) -> None:
-        """Make room for longer ways: meetings get new numbers."""
-        wide, rows = int(self._single[_WIDE]), len(self._parcels)
-        meetings = np.zeros((_MEETINGS, rows, hops), np.int64)
-        meetings[:, :, :wide] = self._meetings.reshape(_MEETINGS, rows, wide)
-        for part in (meetings[1], meetings[2], self._heads[0], self._heads[1]):
-            there = part >= 0
-            part[there] = part[there] // wide * hops + part[there] % wide
-        self._meetings = meetings.reshape(_MEETINGS, rows * hops)
-        self._single[_WIDE] = self._wide = hops
-        self._gather()
+    def _lay(self) -> None:
+        """Give every link a part with room for more flows than are on it."""
+        many = self._heads[:, _MANY]
+        places = np.maximum(2 * many, _PART)
+        starts = np.cumsum(places) - places
+        parts = np.zeros((2, 3 * int(places.sum())), np.int64)
+        for link in np.flatnonzero(many):
+            start, first, last = starts[link], self._heads[link, _START], many[link]
+            parts[0, start : start + last] = self._parts[0, first : first + last]
+        self._parts = parts
+        self._heads[:, _START], self._heads[:, _PLACES] = starts, places
+        self._single[_USED] = places.sum()
+        if self._parcels:
+            self._gather()
 
     def _gather(self) -> None:
-        """Keep the arrays as compiled code takes them."""
+        """Keep the arrays as compiled code takes them, and as Python writes them."""
+        bits = self._levels.view(np.int64), self._ends.view(np.int64)
         self._arrays = (
-            self._floats, self._numbers, self._links, self._heads,
-            self._meetings, self._lists, self._single, self._times, self._aged,
+            self._floats, self._numbers, self._links, self._heads, self._ways,
+            self._parts, self._levels, bits[0], self._ends, bits[1], self._lists,
+            self._single,
         )  # fmt: skip
+        self._flat_floats = memoryview(self._floats.reshape(-1))
+        self._flat_numbers = memoryview(self._numbers.reshape(-1))
+        self._flat_lists = memoryview(self._lists.reshape(-1))
+        self._words = memoryview(self._single)
+
+
+def _blocks(many: int) -> Any:
+    """Return as many infinities, or some more, and words behind: see `compiled.py`."""
+    blocks = -(-many // _BLOCK)
+    values = np.full(blocks * (_BLOCK + 1) + 1, math.inf)
+    values.view(np.int64)[blocks * _BLOCK :] = -1
+    return values

@@ -83,7 +83,7 @@ class Flows(Generic[What]):
             if self._may_compile and self.num_transfers >= _MANY:
                 self._compile()
             self._ends.settle(self.now_us)
-        moment = self._moment = min(first, self._ends.next_us(first))
+        moment = self._moment = min(first, self._ends.next_us())
         return moment
 
     def step(self) -> list[Delivery[What]]:

@@ -21,7 +21,7 @@ class LinkShare:
     """Bytes on their way over some links, at a rate that others change."""
 
     __slots__ = (
-        "at_most", "ends_at", "left", "links", "neck", "owner", "rate", "since",
+        "age", "at_most", "ends_at", "left", "links", "neck", "owner", "rate", "since",
         "weight",
     )  # fmt: skip
 
@@ -41,6 +41,8 @@ class LinkShare:
         self.weight = weight
         self.neck = _ITSELF
         """The full link that holds it back, unless it does so itself."""
+        self.age = 0
+        """Of its end, which is an event, in the order in which these are made."""
         self.rate = 0.0
         self.since = 0.0
         self.ends_at = math.inf
@@ -158,7 +160,7 @@ class Sharing:
         """
         wronged: dict[LinkShare, None] = {}
         links = dict.fromkeys(link for flow in rates for link in flow.links)
-        for link in links | self.touched:
+        for link in links:  # touched ones beside have no neck of anybody
             others = [f for f in self._on[link] if f not in rates]
             if not others:
                 continue
