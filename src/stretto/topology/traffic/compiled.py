@@ -211,14 +211,14 @@ def _read(stale: int, x: Any) -> None:
         taken, top, least, mine, start = 0.0, -1.0, math.inf, 0, L[link, START]
         for at in range(start, start + L[link, MANY]):
             flow = P[0, at]
-            if I[flow, PLACE] >= 0:
-                P[1, start + mine] = flow
-                mine += 1
-            else:
-                taken += F[flow, RATE]
-                top = max(top, F[flow, SHARE])
-                if I[flow, NECK] == link:
-                    least = min(least, F[flow, SHARE])
+            rate, share, is_mine = F[flow, RATE], F[flow, SHARE], I[flow, PLACE] >= 0
+            P[1, start + mine] = flow
+            mine += is_mine
+            taken += 0.0 if is_mine else rate
+            share = -1.0 if is_mine else share
+            top = share if share > top else top
+            share = share if I[flow, NECK] == link and not is_mine else math.inf
+            least = share if share < least else least
         K[link, FREE] = max(0.0, K[link, CAPACITY] - taken)
         K[link, TOP], K[link, LEAST] = top, least
         L[link, MINE], L[link, STALE] = mine, 0
@@ -314,9 +314,10 @@ def _fill(many: int, links: int, x: Any) -> None:
                 K[link, ROOM], K[link, COUNT] = room, count
                 V[L[link, SLOT]] = math.inf if count < _NONE else room / count
                 B[behind + L[link, SLOT] // _BLOCK] = -1
-                K[link, HIGHEST] = max(K[link, HIGHEST], share)
-                if link == neck:
-                    K[link, OWN] = max(K[link, OWN], share)
+                if share > K[link, HIGHEST]:
+                    K[link, HIGHEST] = share
+            if neck >= 0:
+                K[neck, OWN] = max(K[neck, OWN], share)
 
 
 @compiled(f"boolean(int64, {_ARRAYS})", lean=True)
