@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from stretto.fabric.jit import loading
-from stretto.topology.traffic.arrays import taller
 from stretto.topology.traffic.sharing import LinkShare, Sharing
 from stretto.topology.traffic.traffic import Parcel
 
@@ -108,11 +107,11 @@ class PlainEnds:
         return found
 
 
-_RATE, _SHARE, _LEFT, _SINCE, _WEIGHT, _MOST, _LIMIT, _NEW = range(_FLOATS := 8)
-_FIRST, _HOPS, _NECK, _NEW_NECK, _PLACE, _STOPPED, _AGE = range(_NUMBERS := 7)
-_FRESH, _GONE, _TOUCH, *_, _DUE = range(_LISTS := 9)
+_WEIGHT, _, _LIMIT, _MOST, _, _, _LEFT, _SINCE, _FIRST, _HOPS = range(10)
+_AGE, _FIELDS = 14, 15
+"""Where these are in a row of a flow, and how long that is."""
+_FRESH, _GONE, _TOUCH, _DUE, _LISTS = 0, 1, 2, 9, 10
 _NUM_FRESH, _NUM_ADMITTED, _NUM_GONE, _NUM_TOUCHED, _NUM_DUE, _EVENTS, _USED = range(7)
-_START, _MANY, _PLACES, _TOUCHED, _SLOT = range(5)
 _BLOCK, _FEW, _PART = 64, 256, 8
 _when = itemgetter(0, 1)
 
@@ -128,13 +127,11 @@ class CompiledEnds:
         (self._code,) = loading.load("fast traffic", _MODULE)
         self._settle = self._code.direct(self._code.settle)
         links = len(capacity)
-        self._links = np.zeros((links, 9))
-        self._links[:, 0] = capacity
-        self._heads = np.zeros((links, 8), np.int64)
-        self._heads[:, _SLOT] = -1
+        self._links = np.zeros(links, self._code.LINK)
+        self._links["capacity"] = capacity
+        self._links["slot"] = -1
+        self._flows = np.zeros(0, self._code.FLOW)
         self._levels, self._ends = _blocks(links), _blocks(0)
-        self._floats = np.zeros((0, _FLOATS))
-        self._numbers = np.zeros((0, _NUMBERS), np.int64)
         self._ways = np.zeros(0, np.int64)
         self._way: dict[tuple[int, ...], int] = {}
         """Where in these the links of a route begin."""
@@ -163,15 +160,12 @@ class CompiledEnds:
         made._lists[_FRESH, : len(fresh)] = fresh
         for flow in plain.flows.values():
             row = made._rows[id(flow.owner)]
-            made._floats[row, [_RATE, _SHARE, _LEFT]] = (
-                flow.rate,
-                flow.rate / flow.weight,
-                flow.left,
-            )
-            made._numbers[row, [_NECK, _AGE]] = flow.neck, flow.age
+            into = made._flows[row]
+            into["rate"], into["share"] = flow.rate, flow.rate / flow.weight
+            into["left"], into["neck"], into["age"] = flow.left, flow.neck, flow.age
             made._ends[row] = flow.ends_at
         touched = list(plain.touched)
-        made._heads[touched, _TOUCHED] = 1
+        made._links["touched"][touched] = 1
         made._lists[_TOUCH, : len(touched)] = touched
         made._single[_NUM_TOUCHED] = len(touched)
         made._num_events = plain.num_events
@@ -193,12 +187,11 @@ class CompiledEnds:
             self._grow(2 * len(self._parcels))
         row = self._free.pop()
         self._parcels[row], self._rows[id(parcel)] = parcel, row
-        at, floats = row * _FLOATS, self._flat_floats
+        at, floats = row * _FIELDS, self._as_floats
         floats[at + _LEFT], floats[at + _WEIGHT] = parcel.nbytes, parcel.weight
         floats[at + _MOST], floats[at + _SINCE] = parcel.at_most, now
         floats[at + _LIMIT] = parcel.at_most / parcel.weight
-        at, numbers = row * _NUMBERS, self._flat_numbers
-        numbers[at + _FIRST], numbers[at + _HOPS] = way, len(links)
+        self._as_words[at + _FIRST], self._as_words[at + _HOPS] = way, len(links)
         self._note(_FRESH, _NUM_FRESH, row)
 
     def remove(self, parcel: Parcel[Any]) -> None:
@@ -232,7 +225,7 @@ class CompiledEnds:
         many, ends, parcels = self._words[_NUM_DUE], self._ends, self._parcels
         rows = self._lists[_DUE, :many].tolist()
         found: list[Any] = [
-            (when, self._flat_numbers[row * _NUMBERS + _AGE], parcels[row])
+            (when, self._as_words[row * _FIELDS + _AGE], parcels[row])
             for row, when in zip(rows, ends[rows].tolist(), strict=True)
             if when <= until
         ]
@@ -263,12 +256,13 @@ class CompiledEnds:
     def _grow(self, rows: int) -> None:
         """Make room for more flows."""
         had = len(self._parcels)
-        self._floats = taller(self._floats, rows)
-        self._numbers = taller(self._numbers, rows)
+        flows = np.zeros(rows, self._code.FLOW)
+        flows[:had] = self._flows
+        self._flows = flows
         ends = _blocks(rows)
         ends[:had] = self._ends[:had]
         self._ends = ends
-        lists = np.zeros((_LISTS, max(rows, len(self._heads))), np.int64)
+        lists = np.zeros((_LISTS, max(rows, len(self._links))), np.int64)
         if had:
             lists[:, : self._lists.shape[1]] = self._lists
         self._lists = lists
@@ -278,15 +272,15 @@ class CompiledEnds:
 
     def _lay(self) -> None:
         """Give every link a part with room for more flows than are on it."""
-        many = self._heads[:, _MANY]
+        many = self._links["many"]
         places = np.maximum(2 * many, _PART)
         starts = np.cumsum(places) - places
         parts = np.zeros((2, 3 * int(places.sum())), np.int64)
         for link in np.flatnonzero(many):
-            start, first, last = starts[link], self._heads[link, _START], many[link]
+            start, first, last = starts[link], self._links["start"][link], many[link]
             parts[0, start : start + last] = self._parts[0, first : first + last]
         self._parts = parts
-        self._heads[:, _START], self._heads[:, _PLACES] = starts, places
+        self._links["start"], self._links["places"] = starts, places
         self._single[_USED] = places.sum()
         if self._parcels:
             self._gather()
@@ -295,12 +289,11 @@ class CompiledEnds:
         """Keep the arrays as compiled code takes them, and as Python writes them."""
         bits = self._levels.view(np.int64), self._ends.view(np.int64)
         self._arrays = (
-            self._floats, self._numbers, self._links, self._heads, self._ways,
-            self._parts, self._levels, bits[0], self._ends, bits[1], self._lists,
-            self._single,
+            self._flows, self._links, self._ways, self._parts, self._levels, bits[0],
+            self._ends, bits[1], self._lists, self._single,
         )  # fmt: skip
-        self._flat_floats = memoryview(self._floats.reshape(-1))
-        self._flat_numbers = memoryview(self._numbers.reshape(-1))
+        self._as_floats = memoryview(self._flows.view(np.float64))
+        self._as_words = memoryview(self._flows.view(np.int64))
         self._flat_lists = memoryview(self._lists.reshape(-1))
         self._words = memoryview(self._single)
 
