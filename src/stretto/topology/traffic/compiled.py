@@ -28,18 +28,21 @@ from stretto.fabric.jit.atomics import compiled, direct
 __all__ = ["FLOW", "LINK", "admit", "direct", "settle"]
 
 
-def _row(floats: str, numbers: str) -> Any:
-    fields = [(name, "f8") for name in floats.split()]
-    return np.dtype(fields + [(name, "i8") for name in numbers.split()])
+def _row(floats: str, fields: str) -> Any:
+    kinds = {name: "f8" for name in floats.split()}
+    return np.dtype([(name, kinds.get(name, "i8")) for name in fields.split()])
 
 
+# What is used together lies together: half a row is what a processor takes at once.
 FLOW = _row(
     "weight new limit most rate share left since",
-    "first hops new_neck stopped place neck age",
+    "weight new new_neck stopped first hops limit most"
+    " rate share place neck left since age spare",
 )
 LINK = _row(
-    "room count highest own capacity free weights top least",
-    "slot start mine many places touched stale wrongs",
+    "room count highest own free weights top least capacity",
+    "room count highest own slot start mine many"
+    " free weights top least capacity places touched mark",
 )
 FRESH, GONE, TOUCH, AFFECTED, ORDER, NEWER, LINKS, STOPS, READ, DUE = range(10)
 NUM_FRESH, NUM_ADMITTED, NUM_GONE, NUM_TOUCHED, NUM_DUE, EVENTS, USED = range(7)
@@ -240,7 +243,7 @@ def _read(stale: int, x: Any) -> None:
             least = share if share < least else least
         K[link].free = max(0.0, K[link].capacity - taken)
         K[link].top, K[link].least = top, least
-        K[link].mine, K[link].stale = mine, 0
+        K[link].mine, K[link].mark = mine, 0
 
 
 @compiled(types.int64(types.int64, types.int64, types.int64, _ARRAYS), lean=True)
@@ -260,8 +263,8 @@ def _open(known: int, many: int, links: int, x: Any) -> int:
                 K[link].slot, W[LINKS, links], K[link].weights = links, link, 0.0
                 links += 1
             K[link].weights += F[flow].weight
-            if not K[link].stale:
-                K[link].stale, W[READ, stale] = 1, link
+            if not K[link].mark:
+                K[link].mark, W[READ, stale] = 1, link
                 stale += 1
     _read(stale, x)
     for i in range(many):
@@ -370,18 +373,18 @@ def _judge(many: int, links: int, x: Any) -> int:
                 wrongs = 1
         if not wrongs and own >= 0 and K[link].top > own * _NEAR:
             wrongs = 1
-        K[link].wrongs = wrongs
+        K[link].mark = wrongs
         unfair += wrongs > 0
     while unfair:
         flow = W[STOPS, stopped]
         stopped += 1
         for hop in range(F[flow].first, F[flow].first + F[flow].hops):
             link = R[hop]
-            if not K[link].wrongs:
+            if not K[link].mark:
                 continue
-            most = math.inf if K[link].wrongs == 2 else K[link].highest
+            most = math.inf if K[link].mark == 2 else K[link].highest
             level = K[link].own if K[link].own >= 0 else math.inf
-            K[link].wrongs = 0
+            K[link].mark = 0
             unfair -= 1
             for at in range(K[link].start, K[link].start + K[link].many):
                 other = P[0, at]

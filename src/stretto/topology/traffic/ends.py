@@ -107,8 +107,8 @@ class PlainEnds:
         return found
 
 
-_WEIGHT, _, _LIMIT, _MOST, _, _, _LEFT, _SINCE, _FIRST, _HOPS = range(10)
-_AGE, _FIELDS = 14, 15
+_WEIGHT, _, _, _, _FIRST, _HOPS, _LIMIT, _MOST = range(8)
+_LEFT, _SINCE, _AGE, _FIELDS = 12, 13, 14, 16
 """Where these are in a row of a flow, and how long that is."""
 _FRESH, _GONE, _TOUCH, _DUE, _LISTS = 0, 1, 2, 9, 10
 _NUM_FRESH, _NUM_ADMITTED, _NUM_GONE, _NUM_TOUCHED, _NUM_DUE, _EVENTS, _USED = range(7)
