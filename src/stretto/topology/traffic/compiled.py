@@ -29,7 +29,7 @@ __all__ = ["FLOW", "LINK", "admit", "direct", "settle"]
 
 
 def _row(floats: str, fields: str) -> Any:
-    kinds = {name: "f8" for name in floats.split()}
+    kinds = dict.fromkeys(floats.split(), "f8")
     return np.dtype([(name, kinds.get(name, "i8")) for name in fields.split()])
 
 
@@ -238,9 +238,9 @@ def _read(stale: int, x: Any) -> None:
             mine += is_mine
             taken += 0.0 if is_mine else rate
             share = -1.0 if is_mine else share
-            top = share if share > top else top
+            top = max(top, share)
             share = share if F[flow].neck == link and not is_mine else math.inf
-            least = share if share < least else least
+            least = min(least, share)
         K[link].free = max(0.0, K[link].capacity - taken)
         K[link].top, K[link].least = top, least
         K[link].mine, K[link].mark = mine, 0
@@ -346,11 +346,11 @@ def _fill(many: int, links: int, limited: int, x: Any) -> None:
 def _is_full(link: int, x: Any) -> bool:
     """Return whether a link is full, by the sum of all rates on it."""
     F, K, R, P, V, B, T, U, W, S = x
-    total = 0.0
+    total: float = 0.0
     for at in range(K[link].start, K[link].start + K[link].many):
         flow = P[0, at]
         total += F[flow].new if F[flow].place >= 0 else F[flow].rate
-    return total * _NEAR >= K[link].capacity
+    return bool(total * _NEAR >= K[link].capacity)
 
 
 @compiled(types.int64(types.int64, types.int64, _ARRAYS), lean=True)

@@ -132,7 +132,9 @@ class CompiledEnds:
         self._links["slot"] = -1
         self._flows = np.zeros(0, self._code.FLOW)
         self._levels, self._ends = _blocks(links), _blocks(0)
-        self._ways = np.zeros(0, np.int64)
+        self._lists: Any = None
+        self._parts: Any = None
+        self._ways = np.zeros(_FEW, np.int64)
         self._way: dict[tuple[int, ...], int] = {}
         """Where in these the links of a route begin."""
         self._single = np.zeros(7, np.int64)
@@ -244,7 +246,7 @@ class CompiledEnds:
         """Keep the links of a route; return where."""
         first = self._num_hops
         self._num_hops += len(links)
-        if self._num_hops > len(self._ways):
+        if self._num_hops >= len(self._ways):
             ways = np.zeros(2 * self._num_hops, np.int64)
             ways[:first] = self._ways[:first]
             self._ways = ways
@@ -292,10 +294,10 @@ class CompiledEnds:
             self._flows, self._links, self._ways, self._parts, self._levels, bits[0],
             self._ends, bits[1], self._lists, self._single,
         )  # fmt: skip
-        self._as_floats = memoryview(self._flows.view(np.float64))
-        self._as_words = memoryview(self._flows.view(np.int64))
-        self._flat_lists = memoryview(self._lists.reshape(-1))
-        self._words = memoryview(self._single)
+        self._as_floats: Any = self._flows.view(np.float64).data
+        self._as_words: Any = self._flows.view(np.int64).data
+        self._flat_lists: Any = self._lists.reshape(-1).data
+        self._words: Any = self._single.data
 
 
 def _blocks(many: int) -> Any:
