@@ -160,7 +160,7 @@ class Sharing:
         """
         wronged: dict[LinkShare, None] = {}
         links = dict.fromkeys(link for flow in rates for link in flow.links)
-        for link in links:  # touched ones beside have no neck of anybody
+        for link in links:  # those of a touched neck are all among ours
             others = [f for f in self._on[link] if f not in rates]
             if not others:
                 continue
