@@ -55,6 +55,7 @@ def live():
     """Take back that this process is to die."""
     while _lives:
         _lives.pop()()
+    return True
 
 
 _lives = []

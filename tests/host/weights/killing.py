@@ -59,7 +59,8 @@ def round_of(scene, who, phase, nth):
         for name in ("pair", "solo"):
             scene.reports(name)
     for one in armed:
-        one.ask("live")
+        if not one.ask("live"):  # it dies at this very moment
+            one.process.wait(10)
     if who == "trainer":
         _without_trainer(scene)
     else:
