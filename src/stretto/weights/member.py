@@ -206,8 +206,8 @@ class Member:
 
     def tell_offer(self) -> None:
         """Tell everybody what can be read here now."""
-        about = self.about()
-        with self.changed:
+        with self.changed:  # so that the last that is told is what is so
+            about = self.about()
             for who in self.known.values():
                 self.send(who.peer, "offer", **about)
 
