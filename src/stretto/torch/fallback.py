@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from stretto.runtime.choice.bits import ANY, INVARIANT
 from stretto.torch.faults import refusal
+from stretto.torch.meeting import of_this_attempt
 from stretto.torch.untraced import untraced
 
 _log = logging.getLogger("stretto.torch")
@@ -128,7 +129,8 @@ class Fallback:
         if torch.cuda.is_available():
             self.devices.append(torch.device("cuda"))
         self._alone = alone
-        where = (dist.PrefixStore("gloo/", store), group.rank(), group.size())
+        apart = dist.PrefixStore("gloo/", of_this_attempt(store))
+        where = (apart, group.rank(), group.size())
         self._gloo: Any = _Gloo(*(_by_itself() if alone else where), timeout)
         self._gloo.heard = on_timeout
         if _COUNTS_FROM_A_CHOSEN_NUMBER:

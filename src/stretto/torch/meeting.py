@@ -6,10 +6,12 @@ and perhaps in the same store, meets elsewhere.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from stretto.runtime.calls import Communicator, Work, connect_on
 from stretto.torch.untraced import untraced
@@ -38,10 +40,23 @@ untraced(Work)
 
 def meet(store: Any, rank: int, size: int, timeout_s: float) -> Communicator:
     """Return the communicator of a group's members, on one host or on several."""
+    store = of_this_attempt(store)
     where, late = _host_of(store), _opens_late(store, rank)
     return connect_on(
         store, rank, size, towards=where, deadline_s=timeout_s, opens_late=late
     )
+
+
+def of_this_attempt(store: Any) -> Any:
+    """Return a store without what earlier attempts of torchrun have left in it.
+
+    On one host it starts ranks anew with the same store, where Gloo reads addresses of
+    ranks that are gone. Hosts count their attempts apart: there it is left as it is.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        return store
+    return dist.PrefixStore(f"attempt {attempt}", store)
 
 
 def _opens_late(store: Any, rank: int) -> bool:
