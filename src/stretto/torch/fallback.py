@@ -121,7 +121,7 @@ class Fallback:
         is left to it.
         """
         self._group = group
-        self._store = store
+        self._store = of_this_attempt(store)
         self.timeout = timeout
         """How long calls may take, as torch has said."""
         self.devices = [torch.device("cpu")]
@@ -129,7 +129,7 @@ class Fallback:
         if torch.cuda.is_available():
             self.devices.append(torch.device("cuda"))
         self._alone = alone
-        apart = dist.PrefixStore("gloo/", of_this_attempt(store))
+        apart = dist.PrefixStore("gloo/", self._store)
         where = (apart, group.rank(), group.size())
         self._gloo: Any = _Gloo(*(_by_itself() if alone else where), timeout)
         self._gloo.heard = on_timeout
