@@ -288,3 +288,35 @@ def test_a_door_without_descriptors_sends_a_stranger_away(door, crowd, monkeypat
     monkeypatch.setattr(socket.socket, "accept", lacks)
     door.come()
     assert [0] == left
+
+
+def test_why_an_earlier_try_failed_is_said_when_the_last_one_is_late():
+    """The first meets who speaks something else, all later ones who says nothing."""
+    kept = []
+
+    def serve(listener):
+        with contextlib.suppress(OSError):
+            while True:
+                kept.append(listener.accept()[0])
+                if len(kept) == 1:
+                    kept[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 8)
+
+    with contextlib.ExitStack() as stack:
+        listener, unused = (
+            stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            for _ in range(2)
+        )
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        host, port = listener.getsockname()
+        way, shares = LaneWay(9, 0, 0, 0), {9: {"host": host, "port": port}}
+        meet = Meet(0, SECRET, [unused], lambda way: False)
+        meet.run(shares, [way], lambda: meet.made, 1.5, lambda: None)
+        said = str(meet.absent(way, shares, 1.5))
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(20)
+        for sock in kept:
+            sock.close()
+
+    assert len(kept) >= 2
+    assert ": late." not in said, said

@@ -92,8 +92,10 @@ class Meet:
             raise
         finally:
             porch.close()
+            known = {way: why for way, why in self._why.items() if why != _NO_ANSWER}
             for call in list(self._calls.values()):
                 call.close() if isinstance(call, socket.socket) else call.end("late")
+            self._why |= known  # an earlier try says more than that this one is late
             loop.close()
 
     # We go to who has a larger rank.
