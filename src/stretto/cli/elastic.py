@@ -41,11 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         one = whats.add_parser(name, help=about)
         if number:
-            about = "whom" if number == "RANK" else "how many"
-            one.add_argument("number", type=int, metavar=number, help=about)
+            many = "whom" if number == "RANK" else "how many"
+            one.add_argument("number", type=int, metavar=number, help=many)
         if name == "drain":
             one.add_argument(
-                "--stays", action="store_true", help="who is drained stands by"
+                "--stays", action="store_true", help="who is drained stands by then"
             )
         if name == "rehearse":
             one.add_argument(
@@ -57,9 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument(
             "--job", metavar="ADDRESS", help="[STRETTO_ADDRESS, or the only job here]"
         )
-        one.add_argument(
-            "--within", type=float, default=60.0, metavar="S", help="give up then [60]"
-        )
+        if name != "status":
+            one.add_argument(
+                "--within", type=float, default=60.0, metavar="S",
+                help="give up then [60]",
+            )  # fmt: skip
         add_json(one)
 
 
@@ -74,14 +76,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _done(args: argparse.Namespace, meeting: Meeting) -> JobView:
-    within_s = args.within
+    if args.what == "status":
+        return elastic.look(meeting)
+    number, within_s = args.number, args.within
     if args.what == "drain":
-        return elastic.drain(meeting, args.number, stays=args.stays, within_s=within_s)
+        return elastic.drain(meeting, number, stays=args.stays, within_s=within_s)
     if args.what == "replace":
-        return elastic.replace(meeting, args.number, within_s=within_s)
-    if args.what == "grow":
-        return elastic.grow(meeting, args.number, within_s=within_s)
-    return elastic.look(meeting)
+        return elastic.replace(meeting, number, within_s=within_s)
+    return elastic.grow(meeting, number, within_s=within_s)
 
 
 def _rows(seen: JobView) -> list[Mapping[str, Any]]:

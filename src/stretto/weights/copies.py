@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.weights.early import FAILED, RowLine
+from stretto.weights.early import FAILED, RowLine, nobody
 from stretto.weights.hashes import said_sums
 from stretto.weights.manifest import Held, grouped, region_name
 from stretto.weights.memory import HostMemory, Summing
@@ -23,17 +23,13 @@ from stretto.weights.version import Version
 __all__ = ["Copy"]
 
 
-def _nobody(*_: object, **__: object) -> None:
-    """Tell nobody."""
-
-
 class Copy:
     """See the module: `tag` tells it from other copies of its owner."""
 
     def __init__(
         self, memory: HostMemory, name: str, tag: str,
         parts: Sequence[tuple[Held, Any]], sources: Sequence[Any] | None = None,
-        tell: Callable[..., None] = _nobody,
+        tell: Callable[..., None] = nobody,
     ) -> None:  # fmt: skip
         """Share parts, and the arrays that hold them; some are copied of `sources`.
 
@@ -121,7 +117,8 @@ class Copy:
     @property
     def early(self) -> list[tuple[Any, int]]:
         """Return who reads what has not been switched to, and under which number."""
-        return [key for key, is_early in self._holds.items() if is_early]
+        with self._changed:
+            return [key for key, is_early in self._holds.items() if is_early]
 
     def dump(self) -> Mapping[str, Any]:
         """Return what peers are told of it."""

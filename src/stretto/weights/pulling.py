@@ -17,7 +17,7 @@ from stretto.program.collectives import storage
 from stretto.transfer import Engine
 from stretto.weights.boxes import Box, volume
 from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
-from stretto.weights.early import Following, RowLine
+from stretto.weights.early import Following, RowLine, nobody
 from stretto.weights.manifest import Held, Manifest, region_name
 from stretto.weights.names import Names, Part, spec_of
 from stretto.weights.tensors import Own, flat, lies
@@ -100,7 +100,7 @@ class Puller:
     ) -> None:  # fmt: skip
         """Want some tensors; alone, without `following`, from who has them whole."""
         self._engine, self._name, self._turn = engine, name, turn
-        self._following = following or Following(threading.Condition(), _nobody)
+        self._following = following or Following(threading.Condition(), nobody)
         self.wanted = tuple(wanted)
         nbytes = sum(
             storage(w.dtype).itemsize * math.prod(w.shape) for w in self.wanted
@@ -245,10 +245,6 @@ class Puller:
             how = {"lease": one.token, "deadline": deadline, "stream": stream}
             found.append(view.get(some, **how))
         return found
-
-
-def _nobody(*_: object, **__: object) -> None:
-    """Ask nobody how far he is."""
 
 
 def _view(array: Any, at: Box, new_axes: Sequence[int]) -> Any:

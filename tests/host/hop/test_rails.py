@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.soon import soon
 
 from stretto.testing.namespaces import NoNamespaces, TwoHosts
 
@@ -30,6 +31,17 @@ def rails(hosts, placed):
 
 
 CALLS = """
+import logging
+
+class Away(logging.Handler):
+    rails = 0
+    def emit(self, record):
+        said = record.getMessage()
+        self.rails += ("is left" in said) - ("works again" in said)
+
+away = Away()
+logging.getLogger("stretto.hop").addHandler(away)
+logging.getLogger("stretto.hop").addHandler(logging.StreamHandler())
 comm = connect()
 n, r = comm.num_ranks, comm.rank
 rng = np.random.default_rng(7)
@@ -49,8 +61,10 @@ while True:
     word = sys.stdin.readline().strip() if r == 0 and calls % 50 == 0 else None
     if calls % 50 == 0 and comm.broadcast_object(word) == "stop":
         break
-    if r == 0 and calls % 50 == 0:
-        say(calls, round(worst, 2))
+    if calls % 50 == 0:
+        left = sum(comm.all_gather_object(away.rails))
+        if r == 0:
+            say(calls, round(worst, 2), left)
         worst = 0.0
 say("right", calls)
 comm.close()
@@ -58,10 +72,11 @@ comm.close()
 
 
 def ask(job, word="more"):
-    """Let the ranks make fifty calls, and return the longest time that one took."""
+    """Let the ranks make fifty calls; return what the longest took, and rails away."""
     job.ranks[0].stdin.write(word + "\n")
     job.ranks[0].stdin.flush()
-    return float(job.hear(0).split()[1])
+    _, longest, away = job.hear(0).split()
+    return float(longest), int(away)
 
 
 @pytest.mark.parametrize("placed", [(0, 1), (0, 0, 1, 1)], ids=["1+1", "2+2"])
@@ -71,19 +86,22 @@ def test_calls_go_on_when_a_rail_goes_down(railed, start, placed):
     assert ["ready"] * len(placed) == job.hear_all()
     ask(job)
     railed.cut(1, 1)
-    worst = [ask(job) for _ in range(2)]
+    worst = [ask(job)[0] for _ in range(2)]
     railed.mend(1, 1)
-    time.sleep(1.5)
-    worst += [ask(job) for _ in range(3)]
-    time.sleep(1.5)
-    worst += [ask(job) for _ in range(3)]
+    until = time.monotonic() + 60
+    while (asked := ask(job))[1]:
+        assert time.monotonic() < until, "the rail is not used again"
+        worst.append(asked[0])
+        time.sleep(0.2)
+    time.sleep(1.0)  # all lanes have it again
+    worst += [ask(job)[0] for _ in range(3)]
     railed.cut(0, 2)
-    worst += [ask(job) for _ in range(2)]
+    worst += [ask(job)[0] for _ in range(2)]
     job.ranks[0].stdin.write("stop\n")
     job.ranks[0].stdin.flush()
     said, errors = job.end(60)
     assert all("right" in one for one in said), errors
-    assert max(worst) < 3.0, worst
+    assert max(worst) < soon(3.0), worst
     told = "".join(errors)
     assert "is left: nothing arrives" in told, told
     assert "works again" in told, told

@@ -266,7 +266,7 @@ def test_sources_are_kept_until_they_have_arrived():
             begun = time.monotonic()
             pair.idle()
             took.append(time.monotonic() - begun)
-        assert sorted(took)[25] < 0.02, "acknowledgements are late"
+        assert sorted(took)[40] < 0.02, "acknowledgements are late"
 
 
 def test_who_computes_meanwhile_gets_one_connection_and_not_hundreds():
