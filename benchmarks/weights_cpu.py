@@ -174,9 +174,9 @@ def hosts(count: int) -> Iterator[list[tuple[str, str]]]:
 
 def _plain(spaces: Sequence[tuple[str, str]]) -> float:
     """Return seconds that a plain TCP connection takes for the same bytes."""
-    there = _be(spaces[1][0], "sink", spaces[1][1])
+    there = be(spaces[1][0], "sink", spaces[1][1])
     there.stdout.readline()
-    here = _be(spaces[0][0], "pour", spaces[1][1])
+    here = be(spaces[0][0], "pour", spaces[1][1])
     took = float(here.stdout.readline())
     for one in (here, there):
         one.wait(20)
@@ -205,7 +205,8 @@ def be_pour(address: str) -> None:
         print(time.perf_counter() - begun, flush=True)
 
 
-def _be(space: str, what: str, *words: str) -> Any:
+def be(space: str, what: str, *words: str, file: str = __file__) -> Any:
+    """Start a process of a measurement in a namespace: a host of its own."""
     command = [
         "ip",
         "netns",
@@ -216,7 +217,7 @@ def _be(space: str, what: str, *words: str) -> Any:
         "--uts",
         sys.executable,
     ]
-    command += [__file__, "--be", what, *words]
+    command += [file, "--be", what, *words]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -266,10 +267,10 @@ def be_replica(address: str, *others: str) -> None:
 def _switched(spaces: Sequence[tuple[str, str]], fan: int) -> list[float]:
     """Return seconds from pushes until all replicas have switched."""
     ranks, known = [], [spaces[0][1]]
-    trainer = _be(spaces[0][0], "trainer", spaces[0][1], str(len(spaces) - 1), str(fan))
+    trainer = be(spaces[0][0], "trainer", spaces[0][1], str(len(spaces) - 1), str(fan))
     trainer.stdout.readline()
     for space, address in spaces[1:]:
-        ranks.append(_be(space, "replica", address, *known))
+        ranks.append(be(space, "replica", address, *known))
         ranks[-1].stdout.readline()
         known.append(address)
     try:

@@ -56,6 +56,14 @@ def test_two_processes_on_one_gpu_keep_every_check(tmp_path):
 @pytest.mark.gpus(1)
 @pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
 @pytest.mark.timeout(300)
+def test_changes_of_weights_on_one_gpu(tmp_path):
+    """Compared where they lie, read by TCP, written behind what was carried over."""
+    run(tmp_path, "weights_changes.py", limit=250)
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
+@pytest.mark.timeout(300)
 def test_kernels_of_ones_own_on_one_gpu(tmp_path):
     """Channels, copy engines, Triton, registered kernels: two ranks take turns."""
     run(tmp_path, "channels.py", "--ranks", "2", "--share", limit=250)

@@ -27,7 +27,7 @@ __all__ = ["Cat", "Float8", "Part", "Stack", "Version", "publish", "subscribe"]
 def publish(
     engine: Engine, name: str, tensors: Any, *, rank: int = 0, num_ranks: int = 1,
     epoch: str = "", layouts: Mapping[str, Any] | None = None, cast: Cast = None,
-    patience: float = 5.0, fan: int = 0,
+    patience: float = 5.0, fan: int = 0, delta: bool | None = None,
 ) -> Source:  # fmt: skip
     """Return the source of weights of a name: each trainer rank calls it.
 
@@ -37,13 +37,14 @@ def publish(
     a mapping from patterns of names to these. Versions are of an `epoch`, by default
     made by rank 0. Who reads a version when the next is pushed has `patience` seconds.
     At most `fan` replicas read here at once, if that is not 0: the others wait, or read
-    from those that have it.
+    from those that have it. Replicas on other hosts read only the elements that have
+    changed, where few have; `delta` says True, for all of them, or False.
     """
     from stretto.weights.source import Source
 
     return Source(
         engine, name, tensors, rank=rank, num_ranks=num_ranks, epoch=epoch,
-        layouts=layouts or {}, cast=cast, patience=patience, fan=fan,
+        layouts=layouts or {}, cast=cast, patience=patience, fan=fan, delta=delta,
     )  # fmt: skip
 
 

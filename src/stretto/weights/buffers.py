@@ -13,7 +13,7 @@ from stretto.transfer import Engine
 from stretto.weights.copies import Copy
 from stretto.weights.hashes import said_sums
 from stretto.weights.memory import memory_of
-from stretto.weights.pulling import From, Puller, parts_here
+from stretto.weights.pulling import From, Origin, Puller, parts_here
 from stretto.weights.tensors import Own, named_tensors, owned
 from stretto.weights.version import Version
 
@@ -46,7 +46,7 @@ class Buffers:
 
     def __init__(
         self, owner: Owner, own: Sequence[Own], into: Any, *, count: int,
-        memory: int | None,
+        memory: int | None, start: Version | None,
     ) -> None:  # fmt: skip
         self._owner, self._own = owner, tuple(own)
         self._module = into if hasattr(into, "named_parameters") else None
@@ -66,6 +66,8 @@ class Buffers:
         self._shared: list[Copy | None] = [None] * count
         self._sums: list[tuple[int, ...]] = [()] * count
         self._told: set[str] = set()
+        self._lies: list[Version | None] = [start, None][:count]
+        """Of each copy the version that it is, from its first byte to its last."""
         self._turn = threading.Lock()
         """Held while a version comes: closing waits for it."""
         self._has_stopped = False
@@ -106,27 +108,33 @@ class Buffers:
         for name, parameter in self._parameters().items():
             parameter.data = self.given[copy][name]
 
-    def pull(
-        self, copy: int, source: Sequence[From], deadline: float,
-        version: Version, via: Sequence[str],
-    ) -> None:  # fmt: skip
-        """Write a version into a copy; no step reads there meanwhile.
+    def pull(self, copy: int, origin: Origin, deadline: float, version: Version) -> int:
+        """Write a version into a copy, and return the bytes read.
 
-        Other replicas do as far as it has come: on hosts, not on GPUs, whose copies
-        are known to have come only all at once.
+        No step reads there meanwhile. Other replicas do as far as it has come: on
+        hosts, not on GPUs, whose copies are known to have come only all at once. What
+        has changed since what lies here is enough, if the source knows that.
         """
         with self._turn:
             if self._has_stopped:
                 raise TransferCancelled(f"weights {self._owner.name!r}: closed")
-            shared = self._ready(copy, source)
-            if self.memory.stream is None:
-                shared.open(version, via)
+            shared, old = self._ready(copy, origin.ranks), self._old(origin)
+            self._lies[copy] = None
+            if self.memory.stream is None and old < 0:
+                shared.open(version, origin.via)
                 self._owner.tell_offer()
             try:
-                self._pull(copy, source, deadline, shared)
+                return self._pull(copy, origin.ranks, deadline, shared, old)
             except BaseException:
                 self.withdraw(copy)
                 raise
+
+    def _old(self, origin: Origin) -> int:
+        """Return in which copy lies what changes lead on from; -1: read it whole."""
+        has_changes = all(one.changes for one in origin.ranks)
+        if origin.base is None or origin.base not in self._lies or not has_changes:
+            return -1
+        return self._lies.index(origin.base)
 
     def stop(self) -> None:
         """Cut off what comes, and give back what a GPU has for it.
@@ -159,15 +167,24 @@ class Buffers:
         return shared
 
     def _pull(
-        self, copy: int, source: Sequence[From], deadline: float, shared: Copy
-    ) -> None:
-        memory, into = self.memory, self._arrays[copy]
+        self, copy: int, source: Sequence[From], deadline: float, shared: Copy,
+        old: int,
+    ) -> int:  # fmt: skip
+        memory, into, nbytes = self.memory, self._arrays[copy], self.nbytes
+        puller = self._owner.puller
         memory.wait_read(copy)
         try:
-            self._owner.puller.pull(source, into, deadline, memory.stream, shared)
+            if old < 0:
+                puller.pull(source, into, deadline, memory.stream, shared)
+            else:
+                with memory.writing():
+                    for name, array in into.items() if old != copy else ():
+                        memory.carry(array, self._arrays[old][name])
+                    nbytes = puller.update(source, into, deadline, memory.put)
         finally:
             memory.wait_written()
         self._sums[copy] = shared.sum(memory.stream)
+        return nbytes
 
     def withdraw(self, copy: int) -> None:
         """Tell who reads what was to come into a copy that it will not."""
@@ -184,6 +201,7 @@ class Buffers:
 
     def offer(self, copy: int, version: Version) -> None:
         """Let others read what the replica has switched to."""
+        self._lies[copy] = version
         self._in(copy).offer(version, self._sums[copy])
         self._owner.tell_early(self._in(copy), version)
 

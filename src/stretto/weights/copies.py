@@ -54,6 +54,8 @@ class Copy:
         """What it was made of, each as often as it was given."""
         apart = [lies(array) for _, array in parts]
         self.manifest, order = grouped(self.given, apart)
+        self.numbers = {i: number for number, i in enumerate(order)}
+        """Of what it was made of, the place of each in the manifest."""
         self.arrays = tuple(flat(parts[i][1]) for i in order)
         """In the order of the manifest."""
         self.sum: Summing = memory.summing(

@@ -67,6 +67,8 @@ class Leads:
         self._base = 0 if start is None else -start.counter
         self._number = 0
         self._asked: AskedVersion | None = None
+        self._has_failed = False
+        """Whether the last attempt did: the next one trusts nothing that is here."""
         self._is_bad: set[tuple[str, Version]] = set()
         """From whom a version did not come."""
         self._reports: dict[int, tuple[Manifest, tuple[int, ...]]] = {}
@@ -140,10 +142,12 @@ class Leads:
 
     def _ask(self, offer: VersionOffer) -> None:
         self._number += 1
-        asked = self._asked = AskedVersion(self._number, offer)
+        base = "" if self.current is None or self._has_failed else str(self.current)
+        asked = self._asked = AskedVersion(self._number, offer, base)
         for who in asked.members:
+            version = str(asked.version)
             self._ranks.send(
-                who.peer, "hold", number=asked.number, version=str(asked.version)
+                who.peer, "hold", number=asked.number, version=version, base=base
             )
         self._later(lambda leads: leads._late(asked))
 
@@ -220,6 +224,7 @@ class Leads:
             self._ranks.tell_ranks(
                 "fetch", attempt=fetch.attempt, v=fetch.version, keep=fetch.keep,
                 version=str(asked.version), source=source, via=asked.through,
+                base=asked.base,
             )  # fmt: skip
 
     # What became of it.
@@ -326,7 +331,7 @@ class Leads:
         for rank in range(self._ranks.of):
             self.state = self.state.hear(Fetched(rank, attempt))
         self._drop(self._asked, is_bad=False)
-        self._ranks.fault = None
+        self._ranks.fault, self._has_failed = None, False
         current = self.state.current
         for old in [v for v in self.versions if v < current]:
             del self.versions[old]
@@ -339,7 +344,7 @@ class Leads:
             return
         number = self.state.wanted
         self.state = self.state.hear(Failed(rank, attempt))
-        self._ranks.fault = error
+        self._ranks.fault, self._has_failed = error, True
         if isinstance(error, ChecksumError):
             self._ranks.tell_ranks("wrong", v=number)
         self._drop(self._asked, for_good=isinstance(error, CallError))

@@ -8,7 +8,7 @@ who wants to read asks for it first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stretto.errors import CallError
@@ -215,23 +215,32 @@ class Member:
 
     def _hold(self, peer: Any, body: Mapping[str, Any]) -> None:
         number, version = int(body["number"]), Version.parse(str(body["version"]))
+        chain = self.chain(peer, str(body["base"]), version)
         busy = bool(self.fan) and sum(c.readers for c in self.copies) >= self.fan
+        busy &= not chain  # changes are few: whoever wants them does not wait
         if not self.rank:  # what is coming is handed on once, as rank 0 says
             busy |= any(c.coming == version and c.readers for c in self.copies)
         self._has_put_off |= busy
         for copy in self.copies if not busy else ():
-            if self._grant(copy, peer, number, version):
+            if self._grant(copy, peer, number, version, chain):
                 return
         self.send(peer, "held", number=number, well=False, busy=busy)
 
-    def _grant(self, copy: Copy, peer: Any, number: int, version: Version) -> bool:
+    def chain(self, peer: Any, base: str, version: Version) -> list[int]:
+        """Return the changes by which a peer gets from what it has to a version."""
+        return []
+
+    def _grant(
+        self, copy: Copy, peer: Any, number: int, version: Version,
+        chain: Sequence[int] = (),
+    ) -> bool:  # fmt: skip
         """Let a peer read a version, if it is in a copy, and say how."""
         granted = copy.hold(peer, number, version)
         if granted is not None:
             metadata = self.engine.metadata
             self.send(
                 peer, "held", number=number, well=True, metadata=metadata,
-                identity=metadata["identity"], **granted,
+                identity=metadata["identity"], changes=list(chain), **granted,
             )  # fmt: skip
         return granted is not None
 

@@ -7,10 +7,12 @@ PyTorch is not imported: who has such a tensor has it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.errors import CallError, LayoutError
 from stretto.executors import cuda
@@ -18,9 +20,13 @@ from stretto.program.collectives import storage
 from stretto.transfer import Engine
 from stretto.transfer.copying.mixing import copied, mixed
 from stretto.weights.casts import MOST, Made
+from stretto.weights.changes import BLOCK, Found, found_at
 
 __all__ = ["HostMemory", "Summing", "memory_of"]
 
+_COMPARED = 1 << 20
+"""Elements that are compared at once, so that they are found again in a cache."""
+_SIGNED = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 Summing = Callable[[int | None], tuple[int, ...]]
 """Adds arrays up behind what a stream was given."""
 
@@ -63,6 +69,38 @@ class HostMemory:
             )
 
         return run
+
+    def saved(self, array: Any) -> Any:
+        """Return a copy of an array, before it is written over."""
+        return array.copy()
+
+    def changed(self, new: Any, old: Any) -> Found:
+        """Return where two arrays of a type differ in bits, and what is new."""
+        kind, step = f"u{new.itemsize}", _COMPARED
+        bits, before = new.reshape(-1).view(kind), old.reshape(-1).view(kind)
+        found = [
+            np.flatnonzero(bits[i : i + step] != before[i : i + step]) + i
+            for i in range(0, len(bits), step)
+        ]
+        places = np.concatenate(found)
+        return found_at(places, bits[places], len(bits))
+
+    def carry(self, into: Any, source: Any) -> None:
+        """Copy all of an array that is here already."""
+        np.copyto(into, source)
+
+    def put(self, into: Any, places: NDArray[np.int64], bits: Any) -> None:
+        """Write elements, as bits, at their places, counted by rows."""
+        bits = bits.view(into.dtype)
+        if into.flags.c_contiguous:
+            into.reshape(-1)[places] = bits
+        else:
+            into[np.unravel_index(places, into.shape)] = bits
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Let what is carried and put be done where versions come."""
+        yield
 
     def ended(self, copy: int) -> None:
         """Note that the caller's step has asked for all that it reads of a copy."""
@@ -167,6 +205,65 @@ class GpuMemory(HostMemory):
             return tuple(found[i] for i in range(len(arrays)))
 
         return run
+
+    def saved(self, array: Any) -> Any:
+        """Return a copy of an array, before it is written over."""
+        return array.copy() if isinstance(array, np.ndarray) else array.clone()
+
+    def changed(self, new: Any, old: Any) -> Found:
+        """Return where two arrays differ: found where they lie, then taken to the host.
+
+        Of arrays on the host and snapshots here, those on the host are brought first.
+        """
+        if isinstance(old, np.ndarray):
+            return super().changed(new, old)
+        torch = self._torch
+        if isinstance(new, np.ndarray):
+            new = torch.from_numpy(new).to(old.device)
+        kind = getattr(torch, _SIGNED[old.element_size()])
+        bits, before = new.reshape(-1).view(kind), old.reshape(-1).view(kind)
+        step = _COMPARED << 6
+        found = torch.cat(
+            [
+                (bits[i : i + step] != before[i : i + step]).nonzero().view(-1) + i
+                for i in range(0, len(bits), step)
+            ]
+        )
+        counts = torch.bincount(found // BLOCK, minlength=-(-len(bits) // BLOCK))
+        low = (found % BLOCK).to(torch.int16)  # it keeps the lower half of the bits
+        made = [one.cpu().numpy() for one in (counts, low, bits[found])]
+        return made[0], made[1].view(np.uint8), made[2].view(np.uint8)
+
+    def carry(self, into: Any, source: Any) -> None:
+        """Copy all of an array that is here already, on the stream of versions."""
+        if isinstance(into, np.ndarray):
+            super().carry(into, source)
+        else:
+            into.copy_(source, non_blocking=True)
+
+    def put(self, into: Any, places: NDArray[np.int64], bits: Any) -> None:
+        """Write elements at their places, on the stream of versions."""
+        if isinstance(into, np.ndarray):
+            super().put(into, places, bits)
+            return
+        bits = bits.view(_SIGNED[bits.itemsize])
+        values = self._torch.from_numpy(bits).to(into.device).view(into.dtype)
+        if into.is_contiguous():
+            index = (self._torch.from_numpy(places).to(into.device),)
+            into.view(-1).index_put_(index, values)
+        else:
+            axes = np.unravel_index(places, tuple(into.shape))
+            index = tuple(self._torch.from_numpy(a).to(into.device) for a in axes)
+            into.index_put_(index, values)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Let what is carried and put be done on the stream by which versions come."""
+        self._mixer.device.enter()
+        device = self._like.device
+        stream = self._torch.cuda.ExternalStream(self.stream, device=device)
+        with self._torch.cuda.device(device), self._torch.cuda.stream(stream):
+            yield
 
     def ended(self, copy: int) -> None:
         """Note where the caller's stream is: it reads until then."""

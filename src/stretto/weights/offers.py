@@ -59,8 +59,9 @@ def offers(known: Iterable[Who], ours: str) -> Iterator[VersionOffer]:
 class AskedVersion:
     """A version that is asked for, and who has granted it."""
 
-    def __init__(self, number: int, offer: VersionOffer) -> None:
-        self.number, self.offer = number, offer
+    def __init__(self, number: int, offer: VersionOffer, base: str) -> None:
+        """Ask for an offer; changes since `base` are enough, if that is not empty."""
+        self.number, self.offer, self.base = number, offer, base
         self.team, self.version, self.members = offer.team, offer.version, offer.members
         self.granted: dict[int, From] = {}
 

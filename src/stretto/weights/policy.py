@@ -25,7 +25,7 @@ from stretto.weights.early import Following
 from stretto.weights.leading import Leads
 from stretto.weights.member import Member, Who
 from stretto.weights.names import Names
-from stretto.weights.pulling import From, Puller, wanted_of
+from stretto.weights.pulling import Origin, Puller, wanted_of
 from stretto.weights.switch import (
     Action,
     Failed,
@@ -61,12 +61,14 @@ class Policy(Member):
         check_deadline(deadline, f"weights {name!r}", "deadline")
         own = owned(into, layouts)
         self.patience, self._deadline = patience, deadline
-        self._buffers = Buffers(self, own, into, count=copies, memory=memory)
+        self._buffers = Buffers(
+            self, own, into, count=copies, memory=memory, start=start
+        )
         wanted = [wanted_of(one, names, how) for one in own]
         following = Following(self.changed, self.send)
         self.puller = Puller(engine, name, wanted, turn=rank, following=following)
         self._state = RankCopies(rank=rank, copies=(0, -1)[:copies])
-        self._sources: dict[int, tuple[tuple[From, ...], tuple[str, ...]]] = {}
+        self._origins: dict[int, Origin] = {}
         self._versions: dict[int, Version | None] = {0: start}
         self._runs: deque[Reading] = deque()
         self._ended: dict[int, int] = {}
@@ -314,8 +316,7 @@ class Policy(Member):
     def _fetch(self, peer: Any, body: Mapping[str, Any]) -> None:
         self._from_leader(peer)
         fetch = Fetch(int(body["attempt"]), int(body["v"]), int(body["keep"]))
-        source, via = map(From.of, body["source"]), map(str, body["via"])
-        self._sources = {fetch.attempt: (tuple(source), tuple(via))}
+        self._origins = {fetch.attempt: Origin.of(body)}
         self._versions[fetch.version] = Version.parse(str(body["version"]))
         self._hear(fetch)
 
@@ -352,8 +353,8 @@ class Policy(Member):
         for action in actions:
             match action:
                 case Pull():
-                    how = self._sources.get(action.attempt, ((), ()))
-                    self.engine.loop.apart(partial(self._pull, action, *how))
+                    origin = self._origins.get(action.attempt, Origin())
+                    self.engine.loop.apart(partial(self._pull, action, origin))
                 case Reading():
                     self._runs.append(action)
                 case Fetched():
@@ -368,25 +369,24 @@ class Policy(Member):
 
     def _report(self, attempt: int) -> None:
         """Tell the leader what has arrived."""
-        newest = max(self._state.copies)
-        told = self._buffers.report(self._state.copies.index(newest))
-        self._tell_leader("ready", attempt=attempt, **told)
+        copy = self._state.copies.index(max(self._state.copies))
+        self._tell_leader("ready", attempt=attempt, **self._buffers.report(copy))
 
-    def _pull(self, pull: Pull, source: tuple[From, ...], via: tuple[str, ...]) -> None:
+    def _pull(self, pull: Pull, origin: Origin) -> None:
         """Write a version into a copy, in a thread of its own."""
-        begun = time.monotonic_ns()
+        begun, nbytes = time.monotonic_ns(), self._buffers.nbytes
         version = self._versions.get(pull.version)
         error: StrettoError | None = None
         try:
             assert version is not None, "it was named with the fetch"
-            self._buffers.pull(pull.copy, source, self._deadline, version, via)
+            nbytes = self._buffers.pull(pull.copy, origin, self._deadline, version)
         except StrettoError as e:
             error = e
         except Exception as e:
             if is_interruption(e):
                 raise
             error = TransferError(f"{type(e).__name__}: {e}")
-        self.record("pull", version, begun, self._buffers.nbytes, failed=bool(error))
+        self.record("pull", version, begun, nbytes, failed=bool(error))
         with self.changed:
             if error is not None:
                 self.fault = error

@@ -6,8 +6,9 @@ import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,13 +17,15 @@ from stretto.errors import CallError, TransferCancelled
 from stretto.program.collectives import storage
 from stretto.transfer import Engine
 from stretto.weights.boxes import Box, volume
+from stretto.weights.changes import BlockMap, BoxTarget, NewElements, Put
 from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
 from stretto.weights.early import Following, RowLine, nobody
 from stretto.weights.manifest import Held, Manifest, region_name
 from stretto.weights.names import Names, Part, spec_of
 from stretto.weights.tensors import Own, flat, lies
+from stretto.weights.version import Version
 
-__all__ = ["From", "Puller", "parts_here", "wanted_of"]
+__all__ = ["From", "Origin", "Puller", "parts_here", "wanted_of"]
 
 CONNECT_S = 10.0
 _MOST_KEPT = 8
@@ -45,6 +48,8 @@ class From:
     whole: bool
     """Whether it has switched to it, or reads it itself meanwhile."""
     sums: str
+    changes: tuple[int, ...] = ()
+    """By which changes one gets there from what one has; none: it is read whole."""
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> From:
@@ -54,7 +59,7 @@ class From:
             metadata={str(k): str(v) for k, v in dict(said["metadata"]).items()},
             tag=str(said["tag"]), digest=str(said["digest"]),
             token=bytes.fromhex(str(said["token"])), sums=str(said["sums"]),
-            whole=said["whole"] is True,
+            whole=said["whole"] is True, changes=tuple(map(int, said["changes"])),
         )  # fmt: skip
 
     def dump(self) -> dict[str, Any]:
@@ -62,8 +67,26 @@ class From:
         return {
             "identity": self.identity, "metadata": dict(self.metadata),
             "tag": self.tag, "digest": self.digest, "token": self.token.hex(),
-            "sums": self.sums, "whole": self.whole,
+            "sums": self.sums, "whole": self.whole, "changes": list(self.changes),
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a version comes from."""
+
+    ranks: tuple[From, ...] = ()
+    via: tuple[str, ...] = ()
+    """By which replicas it comes; the source is none."""
+    base: Version | None = None
+    """Since which version changes are enough, if that is here."""
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Origin:
+        """Return it from a message; CallError and such: that makes no sense."""
+        ranks, base = tuple(map(From.of, said["source"])), str(said["base"])
+        via = tuple(map(str, said["via"]))
+        return cls(ranks, via, Version.parse(base) if base else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +213,36 @@ class Puller:
                 self._following.forget(peer, token)
         return there
 
+    def update(
+        self, source: Sequence[From], into: Mapping[str, Any], deadline: float, put: Put
+    ) -> int:
+        """Put in place what has changed since what lies in arrays; return the bytes."""
+        pairs, nbytes = list(zip(self.peers(source), source, strict=True)), 0
+        manifests = [self.manifest(peer, one) for peer, one in pairs]
+        _, gets = self.plan(manifests)
+        self._begun = []
+        for rank, (peer, one) in enumerate(pairs):
+            some = [get for get in gets if get.rank == rank]
+            targets = list(_targets(some, manifests[rank], into))
+            for counter in one.changes if targets else ():
+                name = region_name(self._name, one.tag, f"changes/{counter}")
+                region = peer.region(name).wait(CONNECT_S)
+                fetch = partial(self._fetch, region, one, deadline)
+                blocks = BlockMap(manifests[rank])
+                nbytes += NewElements(blocks, region.nbytes, fetch, put).write(targets)
+        return nbytes
+
+    def _fetch(
+        self, region: Any, one: From, deadline: float, begin: int, end: int
+    ) -> Any:
+        self._check()
+        data = np.zeros(end - begin, np.uint8)
+        got = region[begin:end].get(data, lease=one.token, deadline=deadline)
+        self._begun.append(got)
+        self._check()  # who stopped before it was there did not cancel it
+        got.wait(deadline)
+        return data
+
     def _move(
         self, pairs: Sequence[tuple[Any, From]], gets: Sequence[_Get],
         into: Mapping[str, Any], deadline: float, stream: int | None, onto: Onto | None,
@@ -285,6 +338,19 @@ def _gets(reads: Sequence[Read], there: There, most: int) -> list[_Get]:
             )  # fmt: skip
             found.append(get)
     return found
+
+
+def _targets(
+    gets: Sequence[_Get], manifest: Manifest, into: Mapping[str, Any]
+) -> Iterator[BoxTarget]:
+    """Yield where the parts of one rank go, each with its number there."""
+    sizes = [len(group.names) for group in manifest.groups]
+    firsts = [0, *itertools.accumulate(sizes)]
+    for get in gets:
+        held = manifest.groups[get.group].box
+        for nth, (name, at, new) in enumerate(get.places):
+            number = firsts[get.group] + get.first + nth
+            yield BoxTarget(number, held, get.box, _view(into[name], at, new))
 
 
 def _begins(get: _Get, line: RowLine) -> int:

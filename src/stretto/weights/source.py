@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from stretto.errors import CallError, TransferTimeout
@@ -15,6 +16,7 @@ from stretto.weights.copies import Copy
 from stretto.weights.manifest import Held
 from stretto.weights.member import Member, Who
 from stretto.weights.memory import memory_of
+from stretto.weights.recent import Looking, Recent
 from stretto.weights.tensors import owned
 from stretto.weights.version import Version
 
@@ -27,8 +29,12 @@ _LEADER_S = 20.0
 class Push:
     """A version that was pushed: who has it, and when it may be written over."""
 
-    def __init__(self, source: Source, version: Version, copy: Copy) -> None:
+    def __init__(
+        self, source: Source, version: Version, copy: Copy, delta: str
+    ) -> None:
         self._source, self.version, self._copy = source, version, copy
+        self.delta = delta
+        """How much has changed since the version before, or why nobody looked."""
 
     @property
     def replicas(self) -> dict[str, bool]:
@@ -85,7 +91,7 @@ class Source(Member):
     def __init__(
         self, engine: Engine, name: str, given: Any, *, rank: int, num_ranks: int,
         epoch: str, layouts: Mapping[str, Any], cast: Cast, patience: float,
-        fan: int,
+        fan: int, delta: bool | None,
     ) -> None:  # fmt: skip
         super().__init__(engine, name, team="", rank=rank, of=num_ranks)
         check_timeout(patience, f"weights {name!r}", "patience")
@@ -96,6 +102,9 @@ class Source(Member):
         self._epoch, self._counter = epoch, -1
         self._snapshot: Copy | None = None
         self._in_place: Copy | None = None
+        self._taken: Version | None = None
+        """The version that the snapshot is of, also when it is not offered any more."""
+        self._recent = Recent(engine, name, wanted=delta)
         self._refused = self._refused_by = ""
         self.had: dict[tuple[str, int], Version | None] = {}
         """The version that each rank of a replica has said to have."""
@@ -185,22 +194,56 @@ class Source(Member):
         copy = self._copy_for(in_place=in_place)
         for other in self.copies:
             other.take_back(self._patience)  # one version of a name at a time
-        if not in_place:
-            for one, places in zip(self._made, self._places, strict=True):
-                if one.how is not None:
-                    self._memory.write(one, places)
         made = Version(self.epoch, counter)
+        looking = self._looking(copy, in_place=in_place)
+        if not in_place:
+            self._taken = None
+            self._write(copy, looking)
         with self.changed:
             here = {(who.team, who.rank) for who in self.known.values()}
             self.had = {key: has for key, has in self.had.items() if key in here}
-        copy.offer(made, copy.sum(self._memory.here()))
+        sums = copy.sum(self._memory.here())
+        if looking is not None:
+            self._recent.keep(looking, copy.tag, made)
+        self._taken = self._taken if in_place else made
+        copy.offer(made, sums)
         self._counter = counter
         self.tell_offer()
         self.record("push", made, begun, self.nbytes)
-        push = Push(self, made, copy)
+        push = Push(self, made, copy, self._recent.said)
         if wait:
             push.wait(timeout)
         return push
+
+    def _looking(self, copy: Copy, *, in_place: bool) -> Looking | None:
+        """Return what looks for changes of this push, where they are of use."""
+        with self.changed:
+            far = any(who.team and who.peer.is_far for who in self.known.values())
+        base = None if in_place else self._taken
+        return self._recent.look(copy.manifest, base, far=far)
+
+    def _write(self, copy: Copy, looking: Looking | None) -> None:
+        """Make what is cast; see what changes before it is lost."""
+        index, memory = 0, self._memory
+        for one, places in zip(self._made, self._places, strict=True):
+            pairs = [(one.own.array, places[0])]
+            if one.how is not None:
+                old = (
+                    [] if looking is None else [memory.saved(place) for place in places]
+                )
+                memory.write(one, places)
+                pairs = list(zip(places, old, strict=False))
+            for nth, (new, before) in enumerate(pairs):
+                if looking is not None and index + nth in copy.numbers:
+                    compare = partial(memory.changed, new, before)
+                    looking.see(copy.numbers[index + nth], compare)
+            index += len(places)
+
+    def chain(self, peer: Any, base: str, version: Version) -> list[int]:
+        """Return the changes by which a peer gets from what it has to a version."""
+        if not base or not (peer.is_far or self._recent.wanted):
+            return []
+        return self._recent.chain(Version.parse(base), version)
 
     def _next(self, version: int | None) -> int:
         if self.is_closed:
@@ -258,6 +301,7 @@ class Source(Member):
         """Take all memory back, and say nothing more."""
         if not self.is_closed:  # a stream is given back once
             super().close()
+            self._recent.close()
             self._memory.close()
 
 

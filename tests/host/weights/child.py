@@ -1,6 +1,7 @@
 """A rank of a trainer or of a replica, in a process: it writes and checks stamps.
 
-All elements of a version are its counter. Who is to die kills itself at a phase.
+All elements of a version are its counter, or every eighth is, where only changes are
+to be read. Who is to die kills itself at a phase.
 """
 
 import json
@@ -10,17 +11,19 @@ import sys
 import threading
 
 import numpy as np
-from tests.host.weights.stamped import LAYERS, SHAPE, here
+from tests.host.weights.stamped import LAYERS, SHAPE, here, stamp
 
 from stretto import weights
 from stretto.errors import StrettoError, TransferError
 from stretto.transfer import Engine
 from stretto.weights import pulling
+from stretto.weights.changes import NewElements
 from stretto.weights.copies import Copy
 from stretto.weights.early import Following
 from stretto.weights.member import Member
 from stretto.weights.policy import Policy
 from stretto.weights.pulling import Puller
+from stretto.weights.recent import Recent
 
 PHASES = {
     "writing": (Copy, "take_back"),
@@ -28,6 +31,9 @@ PHASES = {
     "granting": (Copy, "hold"),
     "planning": (Puller, "pull"),
     "reading": (Puller, "_begin"),
+    "keeping": (Recent, "keep"),
+    "updating": (Puller, "update"),
+    "changing": (NewElements, "write"),
     "handing on": (Copy, "came"),
     "following": (Following, "watch"),
     "reporting": (Policy, "_report"),
@@ -65,16 +71,17 @@ class Trainer:
     """Pushes versions of what it holds: half of every tensor, or all of it."""
 
     def __init__(self, engine, said):
-        self.rank, of = said["rank"], said["of"]
+        self.rank, of, self.period = said["rank"], said["of"], said["period"]
         self.tensors, layouts = here(self.rank, of)
         self.source = weights.publish(
             engine, "policy", self.tensors, rank=self.rank, num_ranks=of,
             epoch=said["epoch"], layouts=layouts, patience=2.0, fan=said["fan"],
+            delta=self.period > 1 or None,
         )  # fmt: skip
 
     def push(self, counter, in_place=False):
         for array in self.tensors.values():
-            array[...] = counter
+            array[...] = stamp(counter, self.period)
         push = self.source.push(counter, in_place=in_place)
         if in_place:
             push.wait(20)
@@ -83,10 +90,10 @@ class Trainer:
 
 
 class Rank:
-    """Steps all the time, and compares every element with the version's counter."""
+    """Steps all the time, and compares every element with the version's stamp."""
 
     def __init__(self, engine, said):
-        self.rank, self.of = said["rank"], said["of"]
+        self.rank, self.of, self.period = said["rank"], said["of"], said["period"]
         into, _ = here(self.rank, self.of)
         names = {
             "both": weights.Cat("w0", "w1") if self.of == 1 else weights.Cat(
@@ -101,6 +108,13 @@ class Rank:
             layouts=layouts, patience=2.0, deadline=20.0,
         )  # fmt: skip
         self.seen, self.torn, self.fault, self.steps = [], [], "", 0
+        self.updates = 0
+
+        def update(*how):
+            self.updates += 1
+            return Puller.update(self.policy.puller, *how)
+
+        self.policy.puller.update = update
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -125,7 +139,7 @@ class Rank:
 
     def _check(self, version):
         for name, array in self.policy.tensors.items():
-            if not (array == version.counter).all():
+            if not (array == stamp(version.counter, self.period)).all():
                 self.torn.append([str(version), name, np.unique(array).tolist()])
         self.steps += 1
         if not self.seen or self.seen[-1] != version.counter:
@@ -135,6 +149,7 @@ class Rank:
         return {
             "torn": self.torn, "seen": self.seen, "steps": self.steps,
             "fault": self.fault, "lacks": str(self.policy.fault),
+            "updates": self.updates,
         }  # fmt: skip
 
     def adopt(self, epoch):

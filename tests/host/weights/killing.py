@@ -15,7 +15,7 @@ import time
 
 from tests.host.weights.team import Scene
 
-__all__ = ["CASES", "HANDED_ON", "begin", "kill", "round_of"]
+__all__ = ["CASES", "CHANGED", "HANDED_ON", "SCENES", "begin", "kill", "round_of"]
 
 TRAINER = ("writing", "offering", "granting")
 REPLICA = ("planning", "reading", "reporting", "switching", "stepping")
@@ -30,6 +30,20 @@ HANDED_ON = [
     *((who, phase) for who in ("replica", "forwarder") for phase in REPLICA[1:4]),
 ]
 """While versions are handed on as they come, by one of the two, whoever is first."""
+CHANGED = [
+    *(("trainer", phase) for phase in ("keeping", "granting")),
+    *(("replica", phase) for phase in ("updating", "changing", "switching")),
+    ("forwarder", "changing"),
+]
+"""While replicas read nothing but what has changed."""
+SCENES = (
+    ({"far": False}, CASES),
+    ({"far": True, "fan": 1}, HANDED_ON),
+    ({"far": True}, CASES),
+    ({"far": True, "fan": 1}, HANDED_ON),
+    ({"far": True, "period": 8}, CHANGED),
+    ({"far": False, "period": 8, "copies": 1}, CHANGED),
+)
 MOST_S = 40.0
 
 
@@ -99,17 +113,14 @@ def _without_trainer(scene):
 
 
 def kill(count, seed, say=None):
-    """Kill so many, each phase in turn; every third scene talks over TCP.
-
-    And every other one hands on what comes, over TCP always.
-    """
+    """Kill so many, each phase of each kind of scene in turn."""
     chance, killed = random.Random(seed), 0
-    for nth in itertools.count():
-        early = (nth + seed) % 2 == 1
-        some = (HANDED_ON if early else CASES)[: count - killed]
+    for nth in itertools.count(seed):
+        how, cases = SCENES[nth % len(SCENES)]
+        some = cases[: count - killed]
         if not some:
             return
-        with Scene(far=early or (nth + seed) % 3 == 2, fan=int(early)) as scene:
+        with Scene(**how) as scene:
             begin(scene)
             for i, (who, phase) in enumerate(some, killed + 1):
                 round_of(scene, who, phase, chance.choice((1, 2, 3, 5)))

@@ -60,8 +60,10 @@ class Process:
 class Scene:
     """A trainer of some ranks, replicas of some, and who is connected with whom."""
 
-    def __init__(self, *, far=False, copies=2, epoch="run", fan=0):
+    def __init__(self, *, far=False, copies=2, epoch="run", fan=0, period=1):
+        """Make one; with a `period` every so many elements change, others are kept."""
         self.far, self.copies, self.epoch, self.fan = far, copies, epoch, fan
+        self.period = period
         self.trainers, self.replicas, self.counter = [], {}, 0
 
     def train(self, of):
@@ -69,7 +71,7 @@ class Scene:
         self.trainers = [
             Process(
                 name=f"trainer{rank}", replica="", rank=rank, of=of, epoch=self.epoch,
-                far=self.far, fan=self.fan,
+                far=self.far, fan=self.fan, period=self.period,
             )
             for rank in range(of)
         ]  # fmt: skip
@@ -82,7 +84,7 @@ class Scene:
         ranks = [
             Process(
                 name=f"{replica}{rank}", replica=replica, rank=rank, of=of,
-                copies=self.copies, far=self.far,
+                copies=self.copies, far=self.far, period=self.period,
             )
             for rank in range(of)
         ]  # fmt: skip

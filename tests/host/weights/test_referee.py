@@ -74,7 +74,7 @@ class Rank:
         """Return what a reader is granted."""
         metadata = self.engine.metadata
         granted = self.copy.hold(self, number, VERSION)
-        said = {"identity": metadata["identity"], "metadata": metadata}
+        said = {"identity": metadata["identity"], "metadata": metadata, "changes": []}
         return From.of({**granted, **said})
 
 

@@ -1,7 +1,7 @@
 """Trainers and replicas in processes: every element of every step is one version's."""
 
 import pytest
-from tests.host.weights.killing import CASES, HANDED_ON, begin, kill, round_of
+from tests.host.weights.killing import SCENES, begin, kill, round_of
 from tests.host.weights.team import Scene
 from tests.nightly import at_night
 
@@ -61,9 +61,34 @@ def test_who_dies_while_a_version_is_handed_on_stops_nobody_else(who, phase, mor
         round_of(scene, who, phase, more)
 
 
+@pytest.mark.parametrize(("far", "copies"), [(True, 2), at_night(False, 1)])
+def test_steps_go_on_while_only_changes_are_read(far, copies):
+    """Of every eighth element: by both ranks, after a version that was read whole."""
+    with Scene(far=far, copies=copies, period=8) as scene:
+        scene.train(2)
+        scene.serve("one", 2)
+        for _ in range(8):
+            assert scene.push()
+            scene.wait_for("one", scene.counter)
+        reports = scene.reports("one")
+
+    assert [7, 7] == [one["updates"] for one in reports]
+
+
+@pytest.mark.parametrize(
+    ("who", "phase", "more"),
+    [("replica", "changing", 2), at_night("trainer", "keeping", 2)],
+)
+def test_who_dies_while_changes_are_read_stops_nobody_else(who, phase, more):
+    """With half of them written over a copy of the version before."""
+    with Scene(far=True, period=8) as scene:
+        begin(scene)
+        round_of(scene, who, phase, more)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(5))
 def test_two_hundred_kills_tear_nothing(seed):
     """Whoever dies at whichever phase: each twice and more, of each seed."""
-    kill(2 * (len(CASES) + len(HANDED_ON)), seed)
+    kill(2 * sum(len(cases) for _, cases in SCENES), seed)

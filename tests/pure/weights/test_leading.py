@@ -67,6 +67,7 @@ def fetching(manifest_of_source=lambda peer, of: MANIFEST):
         "token": "",
         "whole": True,
         "sums": SUMS,
+        "changes": [],
     }
     leads.held(ranks.source, grant)
     return leads, ranks, ranks.told[-1][1]["attempt"]
