@@ -10,7 +10,6 @@ What is over at once keeps the GIL; `let_go` and `take_back` stand around what i
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -61,16 +60,15 @@ class _Method(ctypes.Structure):
 
 _methods: dict[Any, _Method] = {}
 """By function, for good: Python keeps the address of one, not the object."""
-_lock = threading.Lock()
-"""Two threads may ask for the first time at once, and each would make one."""
 
 
 def _method(function: Any) -> _Method:
-    with _lock:
-        if function not in _methods:
-            name = function.py_func.__name__.encode()
-            _methods[function] = _Method(name, entry(function), _FAST, None)
-        return _methods[function]
+    found = _methods.get(function)
+    if found is None:
+        name = function.py_func.__name__.encode()
+        made = _Method(name, entry(function), _FAST, None)
+        found = _methods.setdefault(function, made)  # another thread's, if it was first
+    return found
 
 
 def builtin(function: Any, held: tuple[Any, ...]) -> Callable[..., Any]:
