@@ -229,6 +229,7 @@ def test_the_same_call_is_prepared_once(comm, session):
     assert 4 == len(session.launched)
 
 
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")  # NumPy 2.5
 def test_a_call_seen_before_is_recognised_by_its_array(comm, session):
     """The launch gets the very array; a changed shape or type is noticed."""
     x = np.ones(12, np.float32)

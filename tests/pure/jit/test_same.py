@@ -28,6 +28,7 @@ def changes(array, rng):
     return before
 
 
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")  # NumPy 2.5
 @pytest.mark.parametrize("by", ["shape", "size"])
 def test_an_array_is_the_same_until_something_changes(by):
     """As Python's own properties say."""

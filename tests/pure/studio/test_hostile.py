@@ -130,6 +130,18 @@ def test_any_values_are_shown_or_refused(tmp_path, made):
     assert "ready" == looked_at(path)["state"]
 
 
+def test_a_step_that_ends_at_the_last_moment_is_shown(tmp_path):
+    """The end of the time axis is beyond what such numbers can say."""
+    made = recording(1, 1, steps_a_call=1)
+    made.steps["end"][-1] = (1 << 63) - 1
+    path = tmp_path / "e.trace"
+    write(path, made)
+    studio = Studio(NamedInputs(recordings=(path,)))
+    studio.refresh()
+
+    assert unpack(studio.view("timeline", {}))
+
+
 def test_a_short_file_cannot_take_much_memory(tmp_path):
     """Ranks with large numbers, a communicator of many that are not there."""
     made = recording(2, 3, steps_a_call=2)

@@ -6,8 +6,10 @@ resumed, where judges give the same verdicts.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +48,7 @@ class SearchRun:
         self.path = str(path)
         try:
             self._file = sqlite3.connect(self.path, isolation_level=None)
+            weakref.finalize(self, self._file.close)  # also where what follows fails
             self._file.execute("pragma synchronous = off")  # the process may die
             held = {
                 row[0] for row in self._file.execute("select name from sqlite_master")
@@ -128,9 +131,8 @@ class SearchRun:
 
     def copy(self, path: str | Path) -> None:
         """Write this run into another file."""
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other:
             self._file.backup(other)
-        other.close()
 
 
 def _number(value: Any) -> float:

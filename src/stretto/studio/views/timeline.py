@@ -15,6 +15,7 @@ TITLE = "Timeline"
 ORDER = 1
 _MOST_RANKS, _MOST_BARS, _MOST_POINTS = 12, 12_000, 12_000
 _MARK, _CALL = 0, 1
+_LAST_NS = (1 << 63) - 1
 
 
 def offered(loaded: LoadedInputs) -> bool:
@@ -33,7 +34,8 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     begin, end = (index.origin_ns + us * 1000 for us in (low, high))
     calls = recording.calls
     start = np.where(calls["start"] > 0, calls["start"], calls["enqueue"])
-    stop = np.where(calls["end"] > 0, calls["end"], index.origin_ns + span * 1000)
+    last = min(index.origin_ns + span * 1000, _LAST_NS)
+    stop = np.where(calls["end"] > 0, calls["end"], last)
     here = np.isin(calls["rank"], ranks) & (stop > begin) & (start < end)
     rows = np.flatnonzero(here)
     rows = rows[np.argsort(start[rows] - stop[rows], kind="stable")]  # the longest stay
