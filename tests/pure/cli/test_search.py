@@ -1,5 +1,6 @@
 """`stretto search`: searches, and looks at searches."""
 
+import contextlib
 import json
 import sqlite3
 import struct
@@ -66,7 +67,7 @@ def test_children_judge_as_this_process_does(trace, tmp_path, capsys):
         run = tmp_path / f"{jobs}.db"
         words = ["search", "cache", trace, "--size", "10%", "--evals", "25"]
         assert main([*words, "--jobs", jobs, "--db", str(run)]) == 0
-        with sqlite3.connect(run) as file:
+        with contextlib.closing(sqlite3.connect(run)) as file:
             runs.append(file.execute("select * from judged").fetchall())
     assert runs[0] == runs[1]
     capsys.readouterr()
