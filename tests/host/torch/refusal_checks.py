@@ -113,7 +113,8 @@ def operators():
     extra = {
         "permute": ([(0, 99)],), "scatter": (x,), "all_gather_v": ([4],),
         "reduce_scatter_v": ([4],), "all_gather_matmul": (ODD,),
-        "matmul_reduce_scatter": (ODD,), "all_reduce_rmsnorm": (ODD, ODD),
+        "matmul_reduce_scatter": (ODD,), "matmul_all_reduce": (ODD,),
+        "partial_matmul": (ODD,), "all_reduce_rmsnorm": (ODD, ODD),
         "all_reduce_rmsnorm_": (ODD, ODD), "all_reduce_rmsnorm_fp8": (ODD, ODD),
     }  # fmt: skip
     for name in sorted(set(st.__all__) - NO_CALLS - set(memory())):

@@ -57,6 +57,37 @@ def both_matmuls(b):
 
 
 @check
+def sharded_matmuls_have_the_bits_of_one_rank(b):
+    """Of eight shards, each multiplied alone: a tree, with NumPy's additions."""
+    if b.n not in (1, 2, 4, 8):
+        return
+    each, k = 8 // b.n, 6
+    gen = torch.Generator().manual_seed(5)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(16, 8 * k, generator=gen).to(dtype)
+        w = torch.randn(8 * k, 5, generator=gen).to(dtype)
+        level = [x[:, i : i + k].contiguous() @ w[i : i + k] for i in range(0, 48, k)]
+        while len(level) > 1:
+            pairs = zip(level[::2], level[1::2], strict=True)
+            level = [(one.float() + two.float()).to(dtype) for one, two in pairs]
+        mine = slice(b.rank * each * k, (b.rank + 1) * each * k)
+        a, c = x[:, mine], w[mine]
+        whole = st.matmul_all_reduce(a, c, b.comm, shards=8)
+        b.same(f"whole, {dtype}", whole, level[0], 0)
+        turned = c.t().contiguous().t().requires_grad_()
+        part = st.matmul_reduce_scatter(a, turned, b.comm, shards=8)
+        rows = 16 // b.n
+        mine = slice(b.rank * rows, (b.rank + 1) * rows)
+        b.same(f"part, {dtype}", part.detach(), level[0][mine], 0)
+        part.sum().backward()
+        want = a.t().double() @ torch.ones(16, 5).double()
+        b.same(f"by w, {dtype}", turned.grad.double(), want, 0.05)
+    b.raises("k", CallError, "divide", st.matmul_all_reduce, a[:, 1:], c, b.comm)
+    odd = {"shards": 3, "group": b.comm}
+    b.raises("shards", CallError, "power of two", st.partial_matmul, a, c, **odd)
+
+
+@check
 def matmuls_registered_well(b):
     """Shapes and tracing are right; what does not fit is refused; bf16 is close."""
     g = st.named(b.comm)

@@ -50,6 +50,27 @@ def test_whatever_is_chosen_adds_in_rank_order(executor, memory, pin, profiled):
     assert 3 == len(trees)
 
 
+@pytest.mark.parametrize("executor", ["cpu", "cuda"])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
+@pytest.mark.parametrize("memory", ["staged", "zero_copy"])
+def test_whatever_is_chosen_adds_in_pairs(executor, collective, memory):
+    """One tree for each number of ranks, whatever the size."""
+    selector = Selector(executor)
+    trees = set()
+    for num_ranks in (2, 4, 8):
+        for nbytes in SIZES:
+            asked = replace(
+                question(nbytes, num_ranks, executor=executor, memory=memory),
+                collective=collective,
+                bits="pairs",
+            )
+            found = orders(plan_of(selector.choose(asked), asked))
+            assert found.pairs
+            trees.add((num_ranks, found.trees))
+
+    assert 3 == len(trees)
+
+
 @pytest.mark.parametrize(
     "hosts", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1), (0, 1, 2, 3)]
 )
@@ -59,9 +80,8 @@ def test_over_hosts_bits_are_those_of_one_host(hosts):
     for nbytes in (1 << 10, 1 << 24):
         asked = question(nbytes, hosts=hosts)
         found = orders(plan_of(selector.choose(asked), asked))
-        assert (("r0.input[0] + r1.input[0] + r2.input[0] + r3.input[0]",), True) == (
-            found
-        )
+        want = ("r0.input[0] + r1.input[0] + r2.input[0] + r3.input[0]",)
+        assert (want, True, False) == (found)
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,13 @@ def test_what_a_builtin_gives_is_owned_and_it_lets_go_of_what_it_held():
     gc.collect()
     before = [sys.getrefcount(one) for one in counted]
     told = same.same_arrays(x, "size", out, "size")
-    for _ in range(1000):
+    for _ in range(10_000):
         told(x, out)
         told(out, x)
     del told
     gc.collect()
     after = [sys.getrefcount(one) for one in counted]
-    assert all(abs(a - b) < 50 for a, b in zip(before, after, strict=True))
+    assert all(abs(a - b) < 5000 for a, b in zip(before, after, strict=True))
 
 
 def test_a_builtin_takes_two_arguments():

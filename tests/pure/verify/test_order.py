@@ -108,7 +108,7 @@ def test_other_trees_are_spelled_and_are_not_rank_order(one, trees):
     """Steps round in between; backwards is another order."""
     found = orders(verify(one.build(3)))
 
-    assert (trees, False) == found
+    assert (trees, False, False) == found
 
 
 def test_one_chunk_in_another_order_is_enough():
@@ -123,4 +123,21 @@ def test_what_only_moves_has_no_order():
     """Nothing is added, so nothing can be added otherwise."""
     found = orders(verify(algorithms.get("all_gather/ring").build(3)))
 
-    assert ((), True) == found
+    assert ((), True, True) == found
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 6, 8])
+def test_pairs_are_neighbours_and_then_neighbouring_sums(num_ranks):
+    """As it is spelled by hand here; of other numbers of ranks there are none."""
+    level = [f"r{r}.input[0]" for r in range(num_ranks)]
+    while len(level) > 1:
+        both = zip(level[::2], level[1::2], strict=False)
+        level = [f"({one} + {other})" for one, other in both]
+    for name in ("recursive_doubling", "one_shot", "rabenseifner", "swing"):
+        one = algorithms.get(f"all_reduce/{name}")
+        if one.refuses(num_ranks):
+            continue
+        found = orders(verify(one.build(num_ranks)))
+        is_whole = num_ranks & (num_ranks - 1) == 0
+        spelled = level[0][1:-1] if num_ranks > 1 else level[0]
+        assert found.pairs == (is_whole and found.trees == (spelled,)), name

@@ -23,7 +23,7 @@ from stretto.runtime.calls.requests.request import Request
 from stretto.runtime.calls.requests.verb import VERBS
 from stretto.runtime.calls.runner import CallRunner
 from stretto.runtime.calls.tuning import say_where_measured
-from stretto.runtime.choice.bits import ANY, INVARIANT, PROMISING, bits_in
+from stretto.runtime.choice.bits import ANY, INVARIANT, PAIRS, PROMISING, bits_in
 from stretto.runtime.choice.fused import fused_choice
 from stretto.runtime.choice.plans import plan_of, why_bits_vary
 from stretto.runtime.choice.question import (
@@ -38,6 +38,10 @@ from stretto.runtime.choice.select import Pin
 from stretto.runtime.choice.selector import Selector
 
 _MOST_KINDS = 4096
+_WANTED = {
+    INVARIANT: "all ranks at once, in their order, such as one_shot or two_shot",
+    PAIRS: "neighbours, then neighbouring sums, such as recursive_doubling",
+}
 _ACROSS = (
     "want plain calls by processes of one host, for which `stretto doctor` says that "
     "it does, or 'staged' in it"
@@ -93,9 +97,9 @@ def _quantised(
         raise CallError(
             f"{where}={request.sums.wire!r:.60} with an epilogue; want one of the two"
         )
-    if _bits(calls, request) == INVARIANT:
+    if (bits := _bits(calls, request)) != ANY:
         raise CallError(
-            f"{where}={request.sums.wire!r:.60} where bits are {INVARIANT!r}: a scale "
+            f"{where}={request.sums.wire!r:.60} where bits are {bits!r}: a scale "
             "depends on the 128 elements that share it; want one of the two"
         )
     room = importlib.import_module("stretto.quantised")  # it stands on this one
@@ -112,7 +116,7 @@ def _bits(calls: CallRunner, request: Request) -> str:
     if request.collective not in PROMISING:
         return ANY
     if request.sums.bits is None:
-        return calls._profiles.bits
+        return calls._profiles.bits if request.collective == PROMISING[0] else ANY
     where = f"rank {calls.rank}: {request.collective}: bits"
     return bits_in(request.sums.bits, where)
 
@@ -185,7 +189,7 @@ def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
             f"rank {calls.rank}: {asked.collective}: schedule {choice.schedule}: the "
             f"kernel does not copy between these ranks' memories; {_ACROSS}"
         )
-    if asked.bits == INVARIANT:
+    if asked.bits != ANY:
         check_bits(choice, asked, calls.rank)
     plan = plan_of(choice, asked)
     if calls._ahead is not None and pin is None:
@@ -196,11 +200,11 @@ def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
 
 def check_bits(choice: Choice, asked: Question, rank: int) -> None:
     """Refuse what a caller named, where it does not keep the bits asked for."""
-    if asked.bits == INVARIANT and (why := why_bits_vary(choice, asked)):
+    if asked.bits != ANY and (why := why_bits_vary(choice, asked)):
         raise CallError(
-            f"rank {rank}: {asked.collective}: bits={INVARIANT!r}, and "
-            f"{choice.algorithm.name} {why}; want an algorithm that adds all ranks at "
-            f"once, in their order, such as one_shot or two_shot, or bits={ANY!r}"
+            f"rank {rank}: {asked.collective}: bits={asked.bits!r}, and "
+            f"{choice.algorithm.name} {why}; want an algorithm that adds "
+            f"{_WANTED[asked.bits]}, or bits={ANY!r}"
         )
 
 

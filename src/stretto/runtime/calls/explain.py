@@ -88,6 +88,6 @@ def _bits(self: Any, collective: str, given: str | None) -> str:
     """Return what such a call's sums promise."""
     if given is not None:
         bits_in(given, f"rank {self.rank}: explain: bits")
-    if collective not in PROMISING:
-        return ANY
-    return str(self.bits) if given is None else given
+    if collective not in PROMISING or given is None:
+        return str(self.bits) if collective == PROMISING[0] else ANY
+    return given

@@ -36,10 +36,15 @@ class Fused(CallOptions, total=False):
     epilogue: Bound | None
 
 
-class Summed(Fused, total=False):
-    """Of those whose sums may promise more than their type does, or be told less."""
+class Promised(Fused, total=False):
+    """Of those whose sums may promise more than their type does."""
 
     bits: str | None
+
+
+class Summed(Promised, total=False):
+    """Of those whose sums may be told less, too."""
+
     wire: str | None
 
 
@@ -63,6 +68,8 @@ def all_reduce(
 
     With `bits="invariant"` an element's bits depend on the ranks' elements alone: not
     on the size of `x`, nor on how the call is run. Without, see `Communicator.bits`.
+    With `bits="pairs"`, on 2, 4, 8, ... ranks, they do not depend on how many ranks
+    share the parts, either: see `stretto.shards`.
     With `wire="fp8_128"` or `"int8_128"` a byte an element is sent, and a scale for
     each block of 128: see docs/guides/run.md for what that costs in accuracy.
     """
@@ -78,11 +85,11 @@ def all_gather(self: Any, x: Any, **options: Unpack[Fused]) -> Any:
 
 @verb(Content.PARTS, Content.PART)
 def reduce_scatter(
-    self: Any, x: Any, op: str | Operator = "sum", **options: Unpack[Fused]
+    self: Any, x: Any, op: str | Operator = "sum", **options: Unpack[Promised]
 ) -> Any:
     """Combine everybody's `x` and give every rank its part of the first axis.
 
-    In place, `out` is the rank's own part of `x`.
+    In place, `out` is the rank's own part of `x`. Of `bits` see `all_reduce`.
     """
 
 

@@ -18,7 +18,7 @@ from stretto.compiler.verify import Orders, orders, proved_once, verify, verify_
 from stretto.errors import PlanError, StrettoError
 from stretto.program.ir import Params, Program, Verified
 from stretto.program.lang import Algorithm
-from stretto.runtime.choice.bits import INVARIANT
+from stretto.runtime.choice.bits import ANY, PAIRS
 from stretto.runtime.choice.kept import KEPT_FROM, are_shipped, kept_at, said_by
 from stretto.runtime.choice.question import Choice, FrozenParams, Question
 
@@ -89,7 +89,7 @@ def works(option: Choice, asked: Question) -> bool:
     if option.schedule.across and not asked.across:
         return False
     try:
-        if asked.bits == INVARIANT and why_bits_vary(option, asked):
+        if asked.bits != ANY and why_bits_vary(option, asked):
             return False
         plan_of(option, asked)
     except StrettoError:
@@ -98,7 +98,7 @@ def works(option: Choice, asked: Question) -> bool:
 
 
 def why_bits_vary(option: Choice, asked: Question) -> str:
-    """Return why a choice does not keep bits invariant, as an end of a sentence; or "".
+    """Return why a choice does not keep the bits asked for, as a sentence's end; or "".
 
     Its program tells soon; that its plan adds in the same order, the plan itself does.
     """
@@ -107,12 +107,16 @@ def why_bits_vary(option: Choice, asked: Question) -> str:
         return "is a kernel by hand: in which order it adds is said, and not proved"
     program = proved_program(algorithm, asked.num_ranks, asked.params, asked.hosts)
     found = _program_orders(program)
-    if found.rank_order:
+    if _keeps(found, asked.bits):
         found = _orders(_wanted(option, asked))
-    if found.rank_order:
+    if _keeps(found, asked.bits):
         return ""
     several = f", in {len(found.trees)} orders" if len(found.trees) > 1 else ""
     return f"adds otherwise ({found.trees[0]}{several})"
+
+
+def _keeps(found: Orders, bits: str) -> bool:
+    return found.pairs if bits == PAIRS else found.rank_order
 
 
 def proved_plan(
@@ -166,8 +170,8 @@ def _orders(wanted: _Wanted) -> Orders:
     path = kept_at("orders", *_facts(wanted))
     data = caches.once(path, lambda: json.dumps(orders(_proved(wanted))).encode())
     try:
-        trees, rank_order = json.loads(data)
-        return Orders(trees=tuple(map(str, trees)), rank_order=rank_order is True)
+        trees, rank_order, pairs = json.loads(data)
+        return Orders(tuple(map(str, trees)), rank_order is True, pairs is True)
     except (ValueError, TypeError) as e:
         caches.discard(path, f"cannot be read: {type(e).__name__}: {e}")
         return orders(_proved(wanted))

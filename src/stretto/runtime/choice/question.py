@@ -49,7 +49,8 @@ class Question:
     beside: bool = False
     """Whether others run beside it: rows that were measured so are about it."""
     bits: str = ANY
-    """What its sums promise: `invariant` ones are added in rank order only."""
+    """What its sums promise: `invariant` ones are added in rank order only,
+    `pairs` by neighbours."""
 
     @property
     def one_way(self) -> bool:

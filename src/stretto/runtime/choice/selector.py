@@ -12,6 +12,7 @@ from stretto.errors import CallError, StrettoError
 from stretto.executors import Session
 from stretto.program import algorithms
 from stretto.runtime.choice.beside import Beside
+from stretto.runtime.choice.bits import ANY, PAIRS
 from stretto.runtime.choice.kept import KEPT_FROM, are_shipped, kept_at
 from stretto.runtime.choice.plans import plan_of, works
 from stretto.runtime.choice.question import STAGED, Choice, Question
@@ -28,6 +29,7 @@ from stretto.runtime.choice.select import (
 
 _MOST_SIMULATED = 16
 """Ranks up to which candidates are simulated; beyond, the first that works is taken."""
+_POWER = "; pairs are of 2, 4, 8, ... ranks"
 _ALIKE = 1.02
 """Of large calls over hosts, simulated times that differ by less count as equal."""
 
@@ -114,8 +116,10 @@ class Selector:
     def _best(self, asked: Question) -> Choice:
         found = self._told(asked) or _searched(asked, lambda: self._search(asked))
         if found is None:
+            how = "" if asked.bits == ANY else f" with bits={asked.bits!r}"
             raise CallError(
                 f"no algorithm of {asked.collective} serves {asked.num_ranks} ranks"
+                f"{how}{_POWER if asked.bits == PAIRS else ''}"
             )
         return found
 

@@ -20,6 +20,7 @@ from stretto.torch.operators.library import named
 from stretto.torch.operators.matmuls import all_gather_matmul, matmul_reduce_scatter
 from stretto.torch.operators.norms import all_reduce_rmsnorm, all_reduce_rmsnorm_
 from stretto.torch.operators.norms_fp8 import all_reduce_rmsnorm_fp8
+from stretto.torch.operators.shards import matmul_all_reduce, partial_matmul
 
 __all__ = [
     "all_gather",
@@ -35,8 +36,10 @@ __all__ = [
     "broadcast",
     "broadcast_",
     "gather",
+    "matmul_all_reduce",
     "matmul_reduce_scatter",
     "named",
+    "partial_matmul",
     "permute",
     "reduce",
     "reduce_scatter",

@@ -53,7 +53,7 @@ def part_of(x: Tensor, n: int, verb: str) -> list[Any]:
     return [x.shape[0] // n, *x.shape[1:]]
 
 
-def _define(
+def define_filled(
     schema: str,
     shape: Callable[..., Sequence[Any]],
     call: Callable[..., object],
@@ -129,7 +129,9 @@ def _all_reduce_back(ctx: Any, grad: Tensor) -> Any:
     return OPS.all_reduce(grad, ctx.op, ctx.group)
 
 
-_define("all_reduce(Tensor x, str op, str group)", _same, _all_reduce, _all_reduce_back)
+define_filled(
+    "all_reduce(Tensor x, str op, str group)", _same, _all_reduce, _all_reduce_back
+)
 _define_writing(
     "all_reduce_(Tensor(a!) x, str op, str group)", _all_reduce, filled=True
 )
@@ -159,14 +161,14 @@ def _reduce_scatter_back(ctx: Any, grad: Tensor) -> Any:
     return OPS.all_gather(_unsummed(ctx, grad, "reduce_scatter"), ctx.group)
 
 
-_define(
+define_filled(
     "all_gather(Tensor x, str group)",
     lambda x, group: gathered(x, resolve(group).num_ranks),
     _all_gather,
     _all_gather_back,
 )
 _define_writing("all_gather_out(Tensor x, Tensor(a!) out, str group)", _all_gather)
-_define(
+define_filled(
     "reduce_scatter(Tensor x, str op, str group)",
     lambda x, op, group: part_of(x, resolve(group).num_ranks, "reduce_scatter"),
     _reduce_scatter,
@@ -217,13 +219,13 @@ def _reduce_scatter_v_back(ctx: Any, grad: Tensor) -> Any:
     return OPS.all_gather_v(grad, ctx.sizes, ctx.group)
 
 
-_define(
+define_filled(
     "all_gather_v(Tensor x, SymInt[] sizes, str group)",
     lambda x, sizes, group: [sum(sizes), *x.shape[1:]],
     _all_gather_v,
     lambda ctx, grad: OPS.reduce_scatter_v(grad, ctx.sizes, "sum", ctx.group),
 )
-_define(
+define_filled(
     "reduce_scatter_v(Tensor x, SymInt[] sizes, str op, str group)",
     lambda x, sizes, op, group: [
         _rows_of(sizes, resolve(group).rank),
@@ -271,19 +273,19 @@ def _all_to_all_axes_shape(x: Tensor, split: int, concat: int, group: str) -> li
     return shape
 
 
-_define(
+define_filled(
     "all_to_all(Tensor x, str group)",
     _same,
     _all_to_all,
     lambda ctx, grad: OPS.all_to_all(grad, ctx.group),
 )
-_define(
+define_filled(
     "all_to_all_v(Tensor x, SymInt[] out_splits, SymInt[] in_splits, str group)",
     lambda x, out_splits, *_: [sum(out_splits), *x.shape[1:]],
     _all_to_all_v,
     lambda ctx, grad: OPS.all_to_all_v(grad, ctx.in_splits, ctx.out_splits, ctx.group),
 )
-_define(
+define_filled(
     "all_to_all_axes(Tensor x, int split, int concat, str group)",
     _all_to_all_axes_shape,
     lambda comm, x, out, split, concat: comm.all_to_all(
@@ -341,7 +343,7 @@ def _scatter_back(ctx: Any, grad: Tensor) -> Any:
     return whole.view(ctx.shape)
 
 
-_define(
+define_filled(
     "broadcast(Tensor x, int root, str group)",
     _same,
     _broadcast,
@@ -350,20 +352,22 @@ _define(
 _define_writing(
     "broadcast_(Tensor(a!) x, int root, str group)", _broadcast, filled=True
 )
-_define("reduce(Tensor x, str op, int root, str group)", _same, _reduce, _reduce_back)
-_define(
+define_filled(
+    "reduce(Tensor x, str op, int root, str group)", _same, _reduce, _reduce_back
+)
+define_filled(
     "gather(Tensor x, int root, str group)",
     _gather_shape,
     _gather,
     lambda ctx, grad: OPS.scatter(grad, ctx.shape, ctx.root, ctx.group),
 )
-_define(
+define_filled(
     "scatter(Tensor x, SymInt[] part, int root, str group)",
     lambda x, part, *_: list(part),
     _scatter,
     _scatter_back,
 )
-_define(
+define_filled(
     "permute(Tensor x, int[] sources, int[] targets, str group)",
     _same,
     lambda comm, x, out, sources, targets: comm.permute(

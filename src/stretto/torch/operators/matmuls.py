@@ -22,6 +22,7 @@ from stretto.torch.operators.overlapping import (
     gather_then_multiply,
     multiply_then_scatter,
 )
+from stretto.torch.operators.shards import partial_matmul
 
 OPS = torch.ops.stretto
 OVERLAP_FROM: int | None = None
@@ -213,8 +214,17 @@ def all_gather_matmul(x: Tensor, w: Tensor, group: Any = None) -> Tensor:
     return _all_gather_matmul(x, w, False, text_of(group))[0]
 
 
-def matmul_reduce_scatter(x: Tensor, w: Tensor, group: Any = None) -> Tensor:
-    """Return this rank's part of the rows of the sum of everybody's `x @ w`."""
+def matmul_reduce_scatter(
+    x: Tensor, w: Tensor, group: Any = None, *, shards: int = 0
+) -> Tensor:
+    """Return this rank's part of the rows of the sum of everybody's `x @ w`.
+
+    With `shards=8` its bits are the same on 1, 2, 4 and 8 ranks; see `partial_matmul`.
+    """
+    if shards:
+        part = partial_matmul(x, w, shards=shards, group=group)
+        found: Tensor = OPS.reduce_scatter_pairs(part, text_of(group))
+        return found
     if in_graph(x, w):
         y: Tensor = OPS.matmul_reduce_scatter(x, w, text_of(group))
         return y
