@@ -64,6 +64,16 @@ def test_changes_of_weights_on_one_gpu(tmp_path):
 @pytest.mark.gpus(1)
 @pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", ["1", "2", "4"])
+def test_bits_on_one_gpu(tmp_path, ranks):
+    """Of rows in any batch, and of eight shards on any number of ranks."""
+    words = ["--ranks", ranks, "--share", "--only", "s_", "--rows", "100000"]
+    run(tmp_path, "bits.py", *words, limit=250)
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
+@pytest.mark.timeout(300)
 def test_kernels_of_ones_own_on_one_gpu(tmp_path):
     """Channels, copy engines, Triton, registered kernels: two ranks take turns."""
     run(tmp_path, "channels.py", "--ranks", "2", "--share", limit=250)
