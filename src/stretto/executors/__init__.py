@@ -357,8 +357,8 @@ class Executor(Protocol):
     def open_session(self, group: Group) -> Session:
         """Open a session for a group (collective), where nothing is `unavailable`."""
 
-    def load(self) -> None:
-        """Load what the first session of a process would."""
+    def load(self, *, far: bool = False) -> None:
+        """Load what the first session of a process would; of several hosts, too."""
 
     def doctor(self) -> Mapping[str, str]:
         """Return what this machine has and what is missing, by subject."""

@@ -27,9 +27,11 @@ def open_session(group: Group) -> CpuSession:
     return CpuSession(group)
 
 
-def load() -> None:
-    """Load the interpreter, which takes half a second."""
+def load(*, far: bool = False) -> None:
+    """Load the interpreter, which takes half a second; what goes to others, too."""
     importlib.import_module("stretto.executors.cpu.running.loaded").interpreter()
+    if far:
+        importlib.import_module("stretto.executors.cpu.sharing").load_far()
 
 
 def unavailable(group: Group) -> None:

@@ -84,7 +84,7 @@ def share(
     """
     hosts, places = hosts_of(group), mine.slab.layout
     if len(set(hosts)) > 1:
-        load_together(group, _load_far)
+        load_together(group, load_far)
     fds: set[int] = set()
     said: dict[str, Any] = {"abi": ABI, "kept": is_kept(), **where(), "heap": heap}
     said |= {"most": places.num_ranks, "epoch": int(words[Common.EPOCH])}
@@ -206,7 +206,7 @@ def _mapped(
     return found
 
 
-def _load_far() -> None:
+def load_far() -> None:
     """Load what runs calls, and what carries their bytes to other hosts."""
     interpreter()
     hop.get(hop.chosen()).missing()  # opening it says why

@@ -25,8 +25,9 @@ __all__ = [
 ]
 
 
-def load() -> None:
+def load(*, far: bool = False) -> None:
     """Load nothing: there are no sessions."""
+    del far
 
 
 def unavailable(group: Group) -> None:

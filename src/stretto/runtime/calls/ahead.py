@@ -1,7 +1,8 @@
 """Plans that are proved before they are needed: for ranks that come, and for fewer.
 
-A plan knows how many ranks there are, and no process. So what the ranks call now can be
-proved for the group that follows a loss, while nothing has happened yet.
+A plan knows how many ranks there are and which of them share a host, and no process. So
+what the ranks call now can be proved for the group that follows a loss, while nothing
+has happened yet.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import ast
 import importlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any, NamedTuple
 
-from stretto import executors
+from stretto import executors, topology
 from stretto.arrays import CPU
+from stretto.compiler.plan import settled_hosts
 from stretto.errors import StrettoError
+from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.workers import Workers
 from stretto.program import collectives
+from stretto.runtime.choice import own
 from stretto.runtime.choice.measured import Measured
 from stretto.runtime.choice.plans import plan_of
 from stretto.runtime.choice.question import Question
@@ -27,45 +32,77 @@ from stretto.runtime.choice.selector import Selector
 
 _MOST_TOLD = 64
 """Kinds of calls that standbys are told of: more than a model makes in a step."""
+_MOST_LAYOUTS = 24
 _WHOLE = ("all_reduce", "broadcast", "reduce")
 """Their vectors do not grow with the number of ranks."""
 
 
-class Ahead:
-    """Proves each kind of call for other numbers of ranks, in a thread of its own."""
+class RankLayout(NamedTuple):
+    """How many ranks there are, and the host of each; none named: one is all's."""
 
-    def __init__(self, measured: Measured, tell: Callable[[list[str]], None]) -> None:
-        """Begin when there is something to prove; `tell` has the kinds as texts."""
+    num_ranks: int
+    hosts: tuple[int, ...] = ()
+
+
+def nearest(sizes: Sequence[int], hosts: Sequence[int]) -> tuple[RankLayout, ...]:
+    """Return which layouts may follow: as now, one rank elsewhere, one or a host less.
+
+    `sizes` are the numbers of ranks that there may be, what is nearest first; `hosts`
+    are those of the ranks now.
+    """
+    if not hosts:
+        return tuple(RankLayout(n) for n in sizes)
+    now, ranks = tuple(hosts), range(len(hosts))
+    found = [now]
+    found += [(*now[:r], h, *now[r + 1 :]) for h in sorted(set(now)) for r in ranks]
+    found += [(*now[:r], *now[r + 1 :]) for r in ranks]
+    found += [tuple(h for h in now if h != gone) for gone in sorted(set(now))]
+    some = (RankLayout(len(one), settled_hosts(one, len(one))) for one in found)
+    kept = dict.fromkeys(one for one in some if one.num_ranks in sizes)
+    return tuple(kept)[:_MOST_LAYOUTS]
+
+
+class Ahead:
+    """Proves each kind of call for other layouts of ranks, in a thread of its own."""
+
+    def __init__(self, measured: Measured, tell: Callable[..., None]) -> None:
+        """Begin when there is something to prove.
+
+        `tell` is told the kinds of calls as texts, and the layouts.
+        """
         self._measured, self._tell = measured, tell
-        self._sizes: tuple[int, ...] = ()
+        self._layouts: tuple[RankLayout, ...] = ()
         self._kinds: dict[Question, None] = {}
-        self._proved: dict[int, set[Question]] = {}
+        self._proved: dict[RankLayout, set[Question]] = {}
         self._workers = Workers("stretto-ahead", begin=_be_modest)
 
-    def begin(self, sizes: Sequence[int]) -> None:
-        """Prove for these numbers of ranks from now on, the first one first."""
-        self._sizes = tuple(sizes)
+    def begin(self, layouts: Sequence[RankLayout]) -> None:
+        """Prove for these layouts from now on, the first one first."""
+        self._layouts = tuple(layouts)
         for asked in list(self._kinds):
             self._workers.give(partial(self._prove, asked))
 
     def note(self, asked: Question) -> None:
         """Take note of a kind of call that is made."""
-        if asked not in self._kinds and not asked.hosts:
+        if asked not in self._kinds:
             self._kinds[asked] = None
             self._workers.give(partial(self._prove, asked))
 
     def ready_for(self) -> dict[int, bool]:
         """Return for how many ranks every kind of call so far is proved."""
-        known = set(self._kinds)
-        return {n: known <= self._proved.get(n, set()) for n in self._sizes}
+        known, found = set(self._kinds), dict[int, bool]()
+        for one in self._layouts:
+            is_proved = known <= self._proved.get(one, set())
+            found[one.num_ranks] = found.get(one.num_ranks, True) and is_proved
+        return found
 
     def _prove(self, asked: Question) -> None:
-        for num_ranks in self._sizes:
-            prove([for_ranks(asked, num_ranks)], self._measured)
-            self._proved.setdefault(num_ranks, set()).add(asked)
+        for layout in self._layouts:
+            prove([for_layout(asked, layout)], self._measured)
+            self._proved.setdefault(layout, set()).add(asked)
         if self._workers.is_empty:
             kinds = list(self._kinds)[-_MOST_TOLD:]
-            self._tell([repr(asdict(kind)) for kind in kinds])
+            self._tell([repr(asdict(kind)) for kind in kinds], self._layouts)
 
     def end(self) -> None:
         """Prove nothing more."""
@@ -78,19 +115,29 @@ def _be_modest() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
 
 
-def for_ranks(asked: Question, num_ranks: int) -> Question:
-    """Return the same kind of call of another number of ranks."""
+def for_layout(asked: Question, layout: RankLayout) -> Question:
+    """Return the same kind of call of ranks that lie otherwise."""
+    num_ranks, hosts = layout
     nbytes = asked.nbytes
     if asked.collective not in _WHOLE:
         nbytes = nbytes * num_ranks // asked.num_ranks
-    return replace(asked, num_ranks=num_ranks, nbytes=nbytes)
+    return replace(asked, num_ranks=num_ranks, nbytes=nbytes, hosts=hosts)
 
 
-def prove(kinds: Iterable[Question | str], measured: Measured) -> None:
-    """Choose and prove plans of kinds of calls, in words or not; what fails is left."""
-    for kind in kinds:
-        asked = kind if isinstance(kind, Question) else _read(kind)
-        if asked is None or asked.collective not in collectives.names():
+def told(fact: Mapping[str, Any]) -> list[Question]:
+    """Return kinds of calls that a rank tells, each of all layouts that it tells."""
+    asked = [one for text in fact.get("kinds", ()) if (one := _read(text))]
+    layouts = [
+        RankLayout(int(n), tuple(map(int, hosts)))
+        for n, hosts in fact.get("layouts", ())
+    ]
+    return [for_layout(one, layout) for layout in layouts for one in asked]
+
+
+def prove(kinds: Iterable[Question], measured: Measured) -> None:
+    """Choose and prove plans of kinds of calls; what fails is left."""
+    for asked in kinds:
+        if asked.collective not in collectives.names():
             continue
         with suppress(StrettoError):
             name = asked.executor
@@ -98,6 +145,30 @@ def prove(kinds: Iterable[Question | str], measured: Measured) -> None:
                 name, measured.profile(name), shipped=measured.shipped(name)
             )
             plan_of(selector.choose(asked), asked)
+
+
+def stand_by(standing: Standing) -> None:
+    """Return once this process is a rank; load and prove meanwhile what it will need.
+
+    A standby may be called at any time, also while it does that.
+    """
+    load_ahead(CPU)
+    measured = Measured(texts=own.texts(), here=topology.here(CPU))
+    known = set[Question]()
+
+    def new() -> list[Question]:
+        found = [one for fact in list(standing.facts.values()) for one in told(fact)]
+        return [one for one in dict.fromkeys(found) if one not in known]
+
+    if not standing.is_rank:
+        executors.get(CPU).load(far=True)
+    while not standing.is_rank:
+        standing.wait(lambda: standing.is_rank or bool(new()), None)
+        for asked in new():
+            if standing.is_rank:
+                break
+            known.add(asked)
+            prove([asked], measured)
 
 
 def load_ahead(executor: str) -> None:

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from stretto import topology
-from stretto.arrays import CPU
 from stretto.errors import (
     CallError,
     CommunicationError,
@@ -28,9 +26,7 @@ from stretto.fabric.meeting.peers import PeerGroup
 from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Prepare
 from stretto.fabric.patience import check_timeout
-from stretto.runtime.calls.ahead import load_ahead, prove
-from stretto.runtime.choice import own
-from stretto.runtime.choice.measured import Measured
+from stretto.runtime.calls.ahead import RankLayout, nearest
 
 ELASTIC = "STRETTO_ELASTIC"
 """The variable in which a launcher says how ranks may change, as JSON."""
@@ -98,32 +94,12 @@ def make_elastic(peers: PeerGroup, elastic: Elastic) -> None:
     standing.on_prepare = lambda prepare: see_gone(standing, prepare)
 
 
-def other_sizes(self: Any) -> tuple[int, ...]:
-    """Return how many ranks there may come to be, what is nearest first."""
+def other_layouts(self: Any) -> tuple[RankLayout, ...]:
+    """Return which ranks there may come to be, and where; what is nearest first."""
     now, most = self.num_ranks, self._group.most_ranks
     least = max(1, self._elastic.least(self._first_ranks))
-    return tuple(sorted(range(least, most + 1), key=lambda n: (abs(n - now), n)))
-
-
-def stand_by(standing: Standing) -> None:
-    """Return once this process is a rank; load and prove meanwhile what it will need.
-
-    A standby may be called at any time, also while it does that.
-    """
-    load_ahead(CPU)
-    measured = Measured(texts=own.texts(), here=topology.here(CPU))
-    known = set[str]()
-
-    def told() -> list[str]:
-        facts = list(standing.facts.values())
-        kinds = [kind for fact in facts for kind in fact.get("kinds", ())]
-        return [kind for kind in kinds if kind not in known]
-
-    while not standing.is_rank:
-        standing.wait(lambda: standing.is_rank or bool(told()), None)
-        for kind in told():
-            known.add(kind)
-            prove([kind], measured)
+    sizes = sorted(range(least, most + 1), key=lambda n: (abs(n - now), n))
+    return nearest(sizes, self.hosts)
 
 
 def see_gone(standing: Standing, prepare: Prepare) -> str:

@@ -76,7 +76,7 @@ class ElasticRunner(CallRunner):
             self._go_on(who)
         self._who = who
         self._ahead = Ahead(self._profiles, self._tell_kinds)
-        self._ahead.begin(changing.other_sizes(self))
+        self._ahead.begin(changing.other_layouts(self))
 
     @property
     def generation(self) -> int:
@@ -97,10 +97,10 @@ class ElasticRunner(CallRunner):
         """Return for how many ranks all kinds of calls so far are proved."""
         return {} if self._ahead is None else self._ahead.ready_for()
 
-    def _tell_kinds(self, kinds: list[str]) -> None:
+    def _tell_kinds(self, kinds: list[str], layouts: Sequence[Any]) -> None:
         group = changing.peers_of(self._group)
         if group.rank == 0:
-            group.standing.tell(kinds=kinds)
+            group.standing.tell(kinds=kinds, layouts=[list(one) for one in layouts])
 
     @property
     def inherited(self) -> list[Any]:
@@ -113,4 +113,4 @@ class ElasticRunner(CallRunner):
         changing.peers_of(self._group).renew()
         self._serve_renewed()
         if self._ahead is not None:
-            self._ahead.begin(changing.other_sizes(self))
+            self._ahead.begin(changing.other_layouts(self))

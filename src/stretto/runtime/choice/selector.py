@@ -196,11 +196,12 @@ def _searched(asked: Question, search: Callable[[], Choice | None]) -> Choice | 
     """Return what is found for a question, by one process of several that ask it.
 
     Only among what comes with the library: of nothing else is known that all have the
-    same.
+    same. On one host few ranks find it sooner by themselves: a table says most of it.
     """
     known = algorithms.of(asked.collective, asked.num_ranks)
     simulated = [one for one in known if one.kernel is None]
-    if asked.num_ranks < KEPT_FROM or not are_shipped(simulated):
+    are_few = asked.num_ranks < KEPT_FROM and not asked.hosts
+    if are_few or not are_shipped(simulated):
         return search()
     path = kept_at("choices", repr(asked), *(one.name for one in simulated))
     text = caches.once(path, lambda: str(search()).encode()).decode()

@@ -29,7 +29,8 @@ from stretto.fabric.meeting.meeting import Meeting
 from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Abandoned, Errand, Prepare, Welcome
 from stretto.runtime.calls import Communicator, Elastic, meet_elastic, open_elastic
-from stretto.runtime.calls.changing import READY, peers_of, see_gone, stand_by
+from stretto.runtime.calls.ahead import stand_by
+from stretto.runtime.calls.changing import READY, peers_of, see_gone
 from stretto.runtime.calls.joining.published import agree, own_address
 from stretto.torch import meeting as torch_meeting
 from stretto.torch.elastic.shield import Shield

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.errors import CallError, CommunicationError
 from stretto.fabric.jit import require
-from stretto.runtime.calls.changing import READY, Elastic, replace_early, stand_by
+from stretto.runtime.calls.ahead import stand_by
+from stretto.runtime.calls.changing import READY, Elastic, replace_early
 from stretto.runtime.calls.communicator import Communicator, advise
 
 if TYPE_CHECKING:

@@ -1,0 +1,66 @@
+"""What is proved ahead: layouts that may follow a loss, and kinds of calls told of."""
+
+from dataclasses import asdict
+
+import pytest
+
+from stretto.runtime.calls.ahead import RankLayout, for_layout, nearest, told
+from stretto.runtime.choice import Question
+
+
+def asked(collective="all_reduce", nbytes=4096, num_ranks=4, **how):
+    return Question(
+        executor="cpu", collective=collective, num_ranks=num_ranks, nbytes=nbytes, **how
+    )
+
+
+def test_on_one_host_numbers_of_ranks_alone_count():
+    """The first one first."""
+    assert (RankLayout(4), RankLayout(3), RankLayout(5)) == nearest((4, 3, 5), ())
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1), (0, 1, 0, 2, 2)])
+def test_every_loss_of_one_rank_or_one_host_is_among_what_follows(hosts):
+    """By hand here: a rank that comes back elsewhere, one that does not, a host less."""
+    sizes = range(1, len(hosts) + 1)
+    found = nearest(tuple(reversed(sizes)), hosts)
+
+    def settled(some):
+        names = {}
+        made = tuple(names.setdefault(h, len(names)) for h in some)
+        return RankLayout(len(made), made if len(names) > 1 else ())
+
+    want = {settled(hosts)}
+    for lost in range(len(hosts)):
+        want.add(settled([h for r, h in enumerate(hosts) if r != lost]))
+        for where in set(hosts):
+            want.add(settled([where if r == lost else h for r, h in enumerate(hosts)]))
+    for gone in set(hosts):
+        want.add(settled([h for h in hosts if h != gone]))
+    assert want == set(found)
+    assert found[0] == settled(hosts)
+    assert len(found) == len(set(found))
+
+
+def test_fewer_than_may_be_are_left_out_and_many_are_cut():
+    """Proofs take processor time, which is the job's."""
+    assert {4} == {one.num_ranks for one in nearest((4,), (0, 0, 1, 1))}
+    assert 24 == len(nearest((64, 63), tuple(r // 8 for r in range(64))))
+
+
+def test_sums_keep_their_size_and_parts_grow_with_the_ranks():
+    """As the next call of each will."""
+    there = RankLayout(8, (0,) * 4 + (1,) * 4)
+    assert asked(num_ranks=8, hosts=there.hosts) == for_layout(asked(), there)
+    gathered = for_layout(asked("all_gather"), there)
+    assert 8192 == gathered.nbytes
+
+
+def test_what_is_told_is_each_kind_in_each_layout():
+    """What makes no sense is left out: it comes from others."""
+    kinds = [repr(asdict(asked())), "nonsense(", repr({"no": 1})]
+    fact = {"kinds": kinds, "layouts": [[4, [0, 0, 1, 1]], [3, []]]}
+    want = [asked(hosts=(0, 0, 1, 1)), asked(num_ranks=3)]
+
+    assert want == told(fact)
+    assert [] == told({"kinds": kinds}) == told({})
