@@ -21,7 +21,7 @@ def test_on_one_host_numbers_of_ranks_alone_count():
 
 @pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1), (0, 1, 0, 2, 2)])
 def test_every_loss_of_one_rank_or_one_host_is_among_what_follows(hosts):
-    """By hand here: a rank that comes back elsewhere, one that does not, a host less."""
+    """By hand here: a rank that comes back elsewhere, or does not, and a host less."""
     sizes = range(1, len(hosts) + 1)
     found = nearest(tuple(reversed(sizes)), hosts)
 
