@@ -71,6 +71,14 @@ def test_bits_on_one_gpu(tmp_path, ranks):
     run(tmp_path, "bits.py", *words, limit=250)
 
 
+@pytest.mark.gpus(2)
+@pytest.mark.skipif(gpus() < 2, reason="needs two GPUs")
+@pytest.mark.timeout(300)
+def test_graphs_of_all_forms(tmp_path):
+    """Conditional bodies, children, for the device; one that outlives is an error."""
+    run(tmp_path, "graph_forms.py", "--ranks", "2", limit=250)
+
+
 @pytest.mark.gpus(1)
 @pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
 @pytest.mark.timeout(300)
