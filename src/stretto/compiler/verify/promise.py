@@ -6,7 +6,6 @@ output chunk must hold exactly those that the collective promises.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 
 from stretto.compiler.verify.contents import Contents, add, describe, moved
@@ -33,6 +32,8 @@ from stretto.program.ir import (
 
 Held = tuple[Contents, int]
 """What a chunk holds, and which operation stored it (-1: the caller)."""
+Pieces = list[tuple[int, int, Contents]]
+"""What neighbouring chunks hold, from and to."""
 Sizes = list[tuple[int, int, int]]
 """Runs (offset, offset, symbol) of a reference's sizes."""
 
@@ -51,14 +52,16 @@ class _Proof:
         self.kind.check(self.shape)
         self.held: dict[tuple[int, str], Spans[Held]] = defaultdict(Spans)
         self.sizes: dict[tuple[int, str], Spans[int]] = defaultdict(Spans)
-        self.chunks = dict.fromkeys(program.scratch, 0) | dict(program.scratch)
         self.ends: dict[tuple[int, str], int] = {}
+        """Chunks of each buffer."""
         for rank in range(program.num_ranks):
             self._enter(rank, INPUT, self.kind.input_runs(self.shape, rank))
             self._enter(rank, OUTPUT, self.kind.output_runs(self.shape, rank))
             end = self.ends[rank, INPUT]
             if end:
                 self.held[rank, INPUT].write(0, end, (((0, 1 << rank, 1),), -1))
+            for buffer, chunks in program.scratch.items():
+                self.ends.setdefault((rank, buffer), chunks)
 
     def _enter(self, rank: int, buffer: str, runs: tuple[SymbolRun, ...]) -> None:
         for start, stop, symbol in runs:
@@ -75,58 +78,51 @@ class _Proof:
     # One assignment: bounds, sizes, then what it holds.
 
     def _assign(self, index: int, op: Op) -> None:
-        dst = op.dst
-        for ref in (dst, *op.srcs):
-            self._inside(op, ref)
+        dst, srcs = op.dst, op.srcs
+        for ref in (dst, *srcs):
+            if not 0 <= ref.start < ref.stop <= self.ends.get(ref[:2], 0):
+                raise self._outside(op, self._why_outside(ref))
         if dst.buffer == INPUT:
             raise self._outside(op, f"{dst}: input is never written")
-        pieces = [self._read(op, src) for src in op.srcs]
+        pieces = [self._read(op, src) for src in srcs]
         self._same_sizes(op)
-        cuts = sorted({a for p in pieces for a, _, _ in p} | {dst.stop - dst.start})
-        target = self.held[dst.rank, dst.buffer]
-        if len(cuts) == 2:
+        target = self.held[dst[:2]]
+        if max(map(len, pieces)) == 1:
             contents = pieces[0][0][2]
             for other in pieces[1:]:
                 contents = add(contents, other[0][2])
-            target.write(dst.start, dst.stop, (moved(contents, dst.start), index))
+            target.write(dst.start, dst.stop, (contents, index))
             return
-        if len(pieces) == 1:
-            for a, b, held in pieces[0]:
-                contents = moved(held, dst.start)
-                target.write(dst.start + a, dst.start + b, (contents, index))
-            return
-        for a, b in itertools.pairwise(cuts):
-            contents = _at_offset(pieces[0], a)
-            for other in pieces[1:]:
-                contents = add(contents, _at_offset(other, a))
-            contents = moved(contents, dst.start)
-            target.write(dst.start + a, dst.start + b, (contents, index))
+        whole = pieces[0]
+        for more in pieces[1:]:
+            whole = _together(whole, more)
+        target.write_all([(a, b, (contents, index)) for a, b, contents in whole])
 
-    def _read(self, op: Op, src: Ref) -> list[tuple[int, int, Contents]]:
-        """Return what a reference holds, by offset, as seen from offset 0."""
-        found = self.held[src.rank, src.buffer].read(src.start, src.stop)
-        at = src.start
+    def _read(self, op: Op, src: Ref) -> Pieces:
+        """Return what a source holds, laid where it is to be stored."""
+        _, _, start, stop = src
+        found = self.held[src[:2]].read(start, stop)
+        at = start
         for a, b, _ in found:
             if a > at:
                 break
             at = b
-        if at < src.stop:
+        if at < stop:
             ref = Ref(src.rank, src.buffer, at, at + 1)
             raise UndefinedError(unwritten(self.program, op, ref))
-        s = src.start
-        return [(a - s, b - s, moved(c, -s)) for a, b, (c, _) in found]
+        by = op.dst.start - start
+        if not by:
+            return [(a, b, contents) for a, b, (contents, _) in found]
+        return [(a + by, b + by, moved(c, by)) for a, b, (c, _) in found]
 
-    def _inside(self, op: Op, ref: Ref) -> None:
+    def _why_outside(self, ref: Ref) -> str:
         if not 0 <= ref.rank < self.program.num_ranks:
-            n = self.program.num_ranks
-            raise self._outside(op, f"{ref}: there are {n} ranks")
-        end = self.ends.get((ref.rank, ref.buffer), self.chunks.get(ref.buffer))
+            return f"{ref}: there are {self.program.num_ranks} ranks"
+        end = self.ends.get(ref[:2])
         if end is None:
-            known = ", ".join([INPUT, OUTPUT, *self.chunks])
-            raise self._outside(op, f"{ref}: no such buffer; known: {known}")
-        if not 0 <= ref.start < ref.stop <= end:
-            what = f"r{ref.rank}.{ref.buffer} has {end} chunks"
-            raise self._outside(op, f"{ref}: {what}")
+            known = ", ".join([INPUT, OUTPUT, *self.program.scratch])
+            return f"{ref}: no such buffer; known: {known}"
+        return f"{ref}: r{ref.rank}.{ref.buffer} has {end} chunks"
 
     def _outside(self, op: Op, what: str) -> BoundsError:
         return BoundsError(f"{at_line(self.program, op)}: {what}")
@@ -135,10 +131,10 @@ class _Proof:
         """Compare sizes; a scratch chunk has that of what was last stored in it."""
         dst, wants = op.dst, [self._sizes(src) for src in op.srcs]
         if dst.buffer not in (INPUT, OUTPUT) and dst not in op.srcs:
-            sizes = self.sizes[dst.rank, dst.buffer]
-            for a, b, symbol in wants[0]:
-                at = dst.start + a
-                sizes.write(at, dst.start + b, symbol - at)
+            first = dst.start
+            self.sizes[dst[:2]].write_all(
+                [(first + a, first + b, symbol - first - a) for a, b, symbol in wants[0]]
+            )
         got = self._sizes(dst)
         for src, want in zip(op.srcs, wants, strict=True):
             if got != want:
@@ -148,9 +144,14 @@ class _Proof:
                 )
 
     def _sizes(self, ref: Ref) -> Sizes:
+        start = ref.start
+        found = self.sizes[ref[:2]].read(start, ref.stop)
+        if len(found) == 1:
+            a, b, shift = found[0]
+            return [(a - start, b - start, a + shift)]
         runs: Sizes = []
-        for a, b, shift in self.sizes[ref.rank, ref.buffer].read(ref.start, ref.stop):
-            x, y, symbol = a - ref.start, b - ref.start, a + shift
+        for a, b, shift in found:
+            x, y, symbol = a - start, b - start, a + shift
             if runs and runs[-1][1] == x and symbol - x == runs[-1][2] - runs[-1][0]:
                 runs[-1] = (runs[-1][0], y, runs[-1][2])
             else:
@@ -179,8 +180,18 @@ class _Proof:
                     )
 
 
-def _at_offset(pieces: list[tuple[int, int, Contents]], at: int) -> Contents:
-    return next(c for a, b, c in pieces if a <= at < b)
+def _together(some: Pieces, more: Pieces) -> Pieces:
+    """Return both sources' contents added, piece by piece: cut where either is."""
+    found: Pieces = []
+    one = two = 0
+    at = some[0][0]
+    while one < len(some):
+        stop = min(some[one][1], more[two][1])
+        found.append((at, stop, add(some[one][2], more[two][2])))
+        at = stop
+        one += some[one][1] == stop
+        two += more[two][1] == stop
+    return found
 
 
 def _end(stop: int) -> tuple[int, int, Held]:

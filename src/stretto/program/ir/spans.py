@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -25,18 +25,21 @@ class Spans(Generic[V]):
 
     def read(self, start: int, stop: int) -> list[tuple[int, int, V]]:
         """Return the pieces within [start, stop), clipped; gaps are left out."""
-        starts, stops, values = self._starts, self._stops, self._values
+        starts, stops = self._starts, self._stops
         i = bisect_right(starts, start) - 1
         if i < 0:
             i = 0
         elif stop <= stops[i]:  # within one piece, as mostly
-            return [(start, stop, values[i])]
-        found = []
-        while i < len(starts) and starts[i] < stop:
-            a, b = max(start, starts[i]), min(stop, stops[i])
-            if a < b:
-                found.append((a, b, values[i]))
+            return [(start, stop, self._values[i])]
+        elif stops[i] <= start:
             i += 1
+        end = bisect_left(starts, stop, i)
+        found = list(zip(starts[i:end], stops[i:end], self._values[i:end], strict=True))
+        if found:
+            a, b, value = found[0]
+            found[0] = max(a, start), b, value
+            a, b, value = found[-1]
+            found[-1] = a, min(b, stop), value
         return found
 
     def write(self, start: int, stop: int, value: V) -> None:
@@ -54,13 +57,36 @@ class Spans(Generic[V]):
             stops.insert(after, stop)
             self._values.insert(after, value)
             return
-        self._cut(start)
-        self._cut(stop)
-        lo = bisect_right(starts, start - 1)
-        hi = bisect_right(starts, stop - 1)
-        self._starts[lo:hi] = [start]
-        self._stops[lo:hi] = [stop]
-        self._values[lo:hi] = [value]
+        self._replace([start], [stop], [value])
+
+    def write_all(self, pieces: Sequence[tuple[int, int, V]]) -> None:
+        """Write pieces, each of which begins where the one before it ends.
+
+        Neighbours among them that have equal values become one.
+        """
+        starts: list[int] = []
+        stops: list[int] = []
+        values: list[V] = []
+        for start, stop, value in pieces:
+            if values and values[-1] == value:
+                stops[-1] = stop
+                continue
+            starts.append(start)
+            stops.append(stop)
+            values.append(value)
+        if len(starts) == 1:
+            self.write(starts[0], stops[0], values[0])
+        elif starts:
+            self._replace(starts, stops, values)
+
+    def _replace(self, starts: list[int], stops: list[int], values: list[V]) -> None:
+        self._cut(starts[0])
+        self._cut(stops[-1])
+        lo = bisect_left(self._starts, starts[0])
+        hi = bisect_left(self._starts, stops[-1])
+        self._starts[lo:hi] = starts
+        self._stops[lo:hi] = stops
+        self._values[lo:hi] = values
 
     def _cut(self, at: int) -> None:
         i = bisect_right(self._starts, at) - 1
