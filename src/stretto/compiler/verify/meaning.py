@@ -40,29 +40,31 @@ def meaning(program: Program, values: Values) -> Meaning:
 def _assign(held: _Held, op: Op, values: Values) -> None:
     """Store the combination of the sources, piece by piece, as values."""
     dst, srcs = op.dst, op.srcs
-    target = held[dst.rank, dst.buffer]
-    pieces = [held[src.rank, src.buffer].read(src.start, src.stop) for src in srcs]
+    target = held[dst[:2]]
+    pieces = [held[src[:2]].read(src.start, src.stop) for src in srcs]
     if len(srcs) == 1:
         by = dst.start - srcs[0].start
-        for a, b, (expression, shift) in pieces[0]:
-            target.write(a + by, b + by, (expression, shift - by))
+        found = pieces[0]
+        if by:
+            found = [(a + by, b + by, (e, shift - by)) for a, b, (e, shift) in found]
+        target.write_all(found)
         return
-    for a, b, parts in _cut(srcs, pieces, dst.stop - dst.start):
-        expression, chunk = values.combine(parts)
-        at = dst.start + a
-        target.write(at, dst.start + b, (expression, chunk - at))
-
-
-def _cut(
-    srcs: Sequence[Ref], pieces: Sequence[_Pieces], width: int
-) -> Iterator[tuple[int, int, list[Value]]]:
-    """Yield offsets from and to, and the sources' values there: all sources' cuts."""
     if max(map(len, pieces)) == 1:
-        yield 0, width, [(e, a + shift) for [(a, _, (e, shift))] in pieces]
+        parts = [(e, a + shift) for [(a, _, (e, shift))] in pieces]
+        expression, chunk = values.combine(parts)
+        target.write(dst.start, dst.stop, (expression, chunk - dst.start))
         return
-    cuts = {0, width}
+    target.write_all(list(_combined(dst.start, srcs, pieces, values)))
+
+
+def _combined(
+    start: int, srcs: Sequence[Ref], pieces: Sequence[_Pieces], values: Values
+) -> Iterator[tuple[int, int, Value]]:
+    """Yield the combinations of several sources: cut where any of them is."""
+    cuts: set[int] = set()
     for src, piece in zip(srcs, pieces, strict=True):
-        cuts.update(a - src.start for a, _, _ in piece)
+        cuts.update([a - src.start for a, _, _ in piece])
+    cuts.add(srcs[0].stop - srcs[0].start)
     at = [0] * len(pieces)
     for a, b in pairwise(sorted(cuts)):
         parts: list[Value] = []
@@ -72,4 +74,5 @@ def _cut(
                 at[nth] += 1
             expression, shift = piece[at[nth]][2]
             parts.append((expression, chunk + shift))
-        yield a, b, parts
+        expression, chunk = values.combine(parts)
+        yield start + a, start + b, (expression, chunk - start - a)

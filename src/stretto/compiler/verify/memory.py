@@ -15,6 +15,7 @@ The rules of order, for a lane that touches a place at some time:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import NoReturn
 
 from stretto.compiler.plan import BufferRun, Loc, Move, Plan, Space
@@ -55,20 +56,29 @@ class Cell:
         "atom", "finished", "given", "last", "packets", "puts", "readers", "value",
     )  # fmt: skip
 
-    def __init__(self, value: Value | None = None) -> None:
-        self.value = value
+    def __init__(
+        self,
+        value: Value | None = None,
+        finished: bool = False,
+        last: Stored = _BEFORE,
+        packets: VectorClock | None = None,
+        atom: int = -1,
+    ) -> None:
+        self.value, self.finished = value, finished
+        self.last, self.packets = last, packets
+        """The last store, and what it tells who reads it as packets."""
+        self.atom = atom
+        """The atom that lies in a unit of staging: it says how long the value is."""
         self.given: Value | None = None
         """What a caller's input holds here, where not every call is in place."""
-        self.atom = -1
-        """The atom that lies in a unit of staging: it says how long the value is."""
-        self.finished = False
-        self.last = _BEFORE
-        """The last store."""
-        self.packets: VectorClock | None = None
-        self.readers: dict[int, int] | None = None
+        self.readers: Mapping[int, int] | None = None
+        """When each lane last read it. Cells that were read together share this."""
         self.puts: dict[Way, int] | None = None
         """The last time that it was put to another host, by lane and rank."""
 
+
+_BLANK = Cell()
+"""Every place that nobody has stored to yet. It is never changed."""
 
 Row = Sequence[Cell]
 
@@ -98,11 +108,15 @@ class PlanMemory:
         self._rows = [self._allocate(plan, values, r) for r in range(plan.num_ranks)]
 
     def row(self, loc: Loc, width: int) -> Row:
-        """Return the places of a location."""
-        return self._rows[loc.rank][loc.space][loc.pos : loc.pos + width]
+        """Return the places of a location: of each position another."""
+        row, at = self._rows[loc.rank][loc.space], loc.pos
+        for pos in range(at, at + width):
+            if row[pos] is _BLANK:
+                row[pos] = Cell()
+        return row[at : at + width]
 
     def rows(self, locs: Sequence[Loc], width: int) -> list[Row]:
-        """Return the places of each location."""
+        """Return the places of each location; of those not stored to, `_BLANK`."""
         every = self._rows
         return [every[rank][space][at : at + width] for rank, space, at, _ in locs]
 
@@ -115,11 +129,15 @@ class PlanMemory:
 
     def read(self, lane: int, time: int, move: Move, src: Loc, row: Row) -> None:
         """Let a lane read, or raise why it may not."""
-        if src.packets:
+        heard = src.packets
+        if heard:
             self._hear(lane, row)  # before: what they teach may allow this very read
         far = self.hosts and self._is_far(lane, move.dsts[0].rank)
+        # Cells that one store filled share it, and cells that were read together share
+        # their readers: what follows for one of them is not asked again for the next.
         fine: Stored | None = None
-        # Cells that one store filled share it: `fine` spares asking again for each.
+        before: Mapping[int, int] | None = None
+        readers = mine = {lane: time}
         for atom, cell in enumerate(row, move.start):
             if cell.value is None:
                 raise UndefinedError(self.tell(lane, move, "reads what nobody wrote"))
@@ -128,29 +146,33 @@ class PlanMemory:
             if cell.atom != atom and cell.atom != -1:
                 what = f"reads {_spell(src)} as atom {atom}, and it holds {cell.atom}"
                 raise PlanError(self.tell(lane, move, what))
-            readers = cell.readers
-            if src.packets:
-                if readers and lane not in readers:
-                    self._refuse_packets(lane, move, readers)
-            elif cell.packets is not None:
-                raise PlanError(self.tell(lane, move, "reads packets as plain data"))
-            elif cell.last is not fine:
-                fine = self._check_plain(lane, move, src, cell.last)
+            if cell.readers is not before:
+                before = cell.readers
+                readers = {**before, lane: time} if before else mine
+                if heard and before and lane not in before:
+                    self._refuse_packets(lane, move, before)
+            if not heard:
+                if cell.packets is not None:
+                    what = "reads packets as plain data"
+                    raise PlanError(self.tell(lane, move, what))
+                if cell.last is not fine:
+                    fine = self._check_plain(lane, move, src, cell.last)
             if far:
                 cell.puts = {**(cell.puts or {}), (lane, move.dsts[0].rank): time}
-            if readers is None:
-                cell.readers = {lane: time}
-            else:
-                readers[lane] = time
-        self._visit(lane, time, move, src, wrote=False)
+            cell.readers = readers
+        if src.space is not Space.STAGE and src.rank != self.rank_of[lane]:
+            self._visit(lane, time, move, src, wrote=False)
 
     def _hear(self, lane: int, row: Row) -> None:
-        """Let a lane learn from packets, once from each."""
-        nothing = self.clocks.nothing
+        """Let a lane learn from packets, once from each message."""
+        nothing = last = self.clocks.nothing
         for cell in row:
-            assert cell.packets is not None, "the step waited for it"
-            if cell.packets is not nothing:
-                self.clocks.learn(lane, cell.packets)
+            told = cell.packets
+            assert told is not None, "the step waited for it"
+            if told is not nothing:
+                if told is not last:
+                    self.clocks.learn(lane, told)
+                    last = told
                 cell.packets = nothing
 
     def _check_apart(self, lane: int, move: Move, src: Loc, cell: Cell) -> None:
@@ -200,15 +222,25 @@ class PlanMemory:
         packets: VectorClock | None,
     ) -> None:
         """Let a lane store, or raise why it may not; packets tell what it knew."""
-        lane = stored.lane
-        finish = move.finish and dst.space is Space.OUTPUT
-        self._visit(lane, stored.time, move, dst, wrote=True)
-        staged = dst.space is Space.STAGE
-        atom = move.start
-        for cell, (value, done) in zip(self.row(dst, len(held)), held, strict=True):
-            finished = done or finish
-            # Nearly all stores are the first to their place: nothing to compare then.
-            if cell.readers or cell.last is not _BEFORE:
+        lane, (rank, space, at, _) = stored.lane, dst
+        staged = space is Space.STAGE
+        if not staged and rank != self.rank_of[lane]:
+            self._visit(lane, stored.time, move, dst, wrote=True)
+        finish = move.finish and space is Space.OUTPUT
+        atoms = range(move.start, move.stop) if staged else repeat(-1)
+        places, stop = self._rows[rank][space], at + len(held)
+        row = places[at:stop]
+        if row.count(_BLANK) == len(held):  # as mostly: there is nothing to compare
+            places[at:stop] = [
+                Cell(value, done or finish, stored, packets, atom)
+                for (value, done), atom in zip(held, atoms)  # noqa: B905  (endless)
+            ]
+            return
+        for nth, (value, done) in enumerate(held):
+            cell, finished = row[nth], done or finish
+            if cell is _BLANK:
+                cell = places[at + nth] = Cell()
+            elif cell.last is not _BEFORE or cell.readers:
                 self._check_store(lane, move, dst, cell)
                 if cell.puts and (value, finished) != (cell.value, cell.finished):
                     self._check_source(lane, move, dst, cell.puts)
@@ -221,8 +253,7 @@ class PlanMemory:
             cell.readers = None
             cell.packets = packets
             if staged:
-                cell.atom = atom
-                atom += 1
+                cell.atom = move.start + nth
 
     def _check_store(self, lane: int, move: Move, dst: Loc, cell: Cell) -> None:
         clock = self.clocks.lanes[lane]
@@ -259,8 +290,7 @@ class PlanMemory:
     def _visit(
         self, lane: int, time: int, move: Move, loc: Loc, *, wrote: bool
     ) -> None:
-        if loc.space is Space.STAGE or loc.rank == self.rank_of[lane]:
-            return
+        """Let a lane touch a peer's memory, or raise why it may not."""
         visits = self.visits[loc.rank]
         if (lane, wrote) not in visits:
             clock = self.clocks.lanes[lane]
@@ -290,9 +320,9 @@ class PlanMemory:
         for p in under.values() if paired else ():
             inputs[p].given = inputs[p].value
         outputs = [
-            inputs[under[p]] if p in under else Cell() for p in range(len(spans_out))
+            inputs[under[p]] if p in under else _BLANK for p in range(len(spans_out))
         ]
-        return inputs, outputs, [Cell() for _ in range(plan.stage_units[rank])]
+        return inputs, outputs, [_BLANK] * plan.stage_units[rank]
 
     def unread(self) -> tuple[int, int] | None:
         """Return a rank and unit of staging that a peer stored and nobody read."""
