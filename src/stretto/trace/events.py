@@ -1,16 +1,15 @@
-"""What is recorded about a run: one frozen event for everything that took time."""
+"""What is recorded about a run: one event for everything that took time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 KINDS = ("collective", "move", "signal", "wait", "fault", "host")
 """A whole call; data moved or combined; a flag raised; time spent waiting for one;
 something that failed; work of the host around a call."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(NamedTuple):
     """Something that a lane of a rank did between two moments.
 
     The times of all ranks are on one clock: virtual time in the simulator, the
@@ -19,16 +18,14 @@ class Event:
 
     name: str
     """What people call it: `put`, `reduce_packets`, `all_reduce/ring`."""
-    kind: str = "move"
     rank: int
-    lane: int = 0
     t0_us: float
     t1_us: float
+    kind: str = "move"
+    lane: int = 0
     nbytes: int = 0
     peer: int = -1
     """The other rank, or -1 when there is none, or more than one."""
     step: int = -1
-    """The index of the step in its lane."""
+    """The index of the step in its lane: the plan says what it is."""
     epoch: int = 0
-    detail: str = ""
-    """The step as the plan prints it, or the author's line."""

@@ -27,25 +27,27 @@ def simulated(
 
     A lane that waits does so for all of the event; one that moves has what it needs.
     """
-    found = [event for event in events if event.name in STEP_KINDS]
-    steps = np.zeros(len(found), STEP)
-    for row, event in enumerate(found):
-        begin, end = (round(t * 1e3) for t in (event.t0_us, event.t1_us))
-        waits = end - begin if event.kind == "wait" else 0
-        steps[row] = (
-            event.rank,
-            0,
-            1,
-            event.lane,
-            STEP_KINDS.index(event.name),
-            event.step,
-            event.peer if event.peer >= 0 else NOBODY,
-            event.epoch,
-            begin,
-            waits,
-            end,
-            event.nbytes,
+    found = [event for event in events if event.name in _KIND_OF]
+    rows = []
+    for event in found:
+        begin, end = round(event.t0_us * 1e3), round(event.t1_us * 1e3)
+        rows.append(
+            (
+                event.rank,
+                0,
+                1,
+                event.lane,
+                _KIND_OF[event.name],
+                event.step,
+                event.peer if event.peer >= 0 else NOBODY,
+                event.epoch,
+                begin,
+                end - begin if event.kind == "wait" else 0,
+                end,
+                event.nbytes,
+            )
         )
+    steps = np.array(rows, STEP)
     calls = np.zeros(num_ranks, CALL)
     calls["rank"], calls["seq"], calls["state"] = np.arange(num_ranks), 1, 1
     calls["nbytes"] = kind.nbytes
@@ -64,3 +66,6 @@ def simulated(
         kinds=(kind,),
         run=Run(title=f"simulation of {kind.text or kind.collective}", machine=machine),
     )
+
+
+_KIND_OF = {name: kind for kind, name in enumerate(STEP_KINDS)}

@@ -89,18 +89,19 @@ def primitive(rank: int, step: Step) -> Primitive:
             return Primitive.SIGNAL
         case Wait():
             return Primitive.WAIT
-    reads_packets = any(src.packets for src in step.srcs)
+    reads_packets = True in [src.packets for src in step.srcs]
     if len(step.srcs) > 1:
         return Primitive.REDUCE_PACKETS if reads_packets else Primitive.REDUCE
     if reads_packets:
         return Primitive.READ_PACKETS
-    if any(dst.packets for dst in step.dsts):
-        return Primitive.PUT_PACKETS
+    far = False
+    for dst in step.dsts:
+        if dst.packets:
+            return Primitive.PUT_PACKETS
+        far = far or dst.rank != rank
     if step.srcs[0].rank != rank:
         return Primitive.GET
-    if any(dst.rank != rank for dst in step.dsts):
-        return Primitive.PUT
-    return Primitive.COPY
+    return Primitive.PUT if far else Primitive.COPY
 
 
 def spell_step(rank: int, step: Step) -> str:
@@ -111,8 +112,8 @@ def spell_step(rank: int, step: Step) -> str:
             return f"signal r{step.rank}.{step.lane} n={step.n}{tail}"
         case Wait():
             return f"wait r{step.rank}.{step.lane} n={step.n}"
-    dsts = ", ".join(_loc(rank, d) for d in step.dsts)
-    srcs = ", ".join(_loc(rank, s) for s in step.srcs)
+    dsts = ", ".join([_loc(rank, d) for d in step.dsts])
+    srcs = ", ".join([_loc(rank, s) for s in step.srcs])
     one = step.stop == step.start + 1
     atoms = f"@{step.start}" if one else f"@{step.start}:{step.stop}"
     tail = (" finish" if step.finish else "") + (f" #{step.op}" * (step.op >= 0))
@@ -120,5 +121,12 @@ def spell_step(rank: int, step: Step) -> str:
 
 
 def _loc(rank: int, loc: Loc) -> str:
-    owner = "" if loc.rank == rank else f"r{loc.rank}."
-    return f"{owner}{loc.space.name.lower()}[{loc.pos}]{'!' * loc.packets}"
+    owner, space, at, packets = loc
+    tail = "]!" if packets else "]"
+    if owner == rank:
+        return f"{_SPACES[space]}[{at}{tail}"
+    return f"r{owner}.{_SPACES[space]}[{at}{tail}"
+
+
+_SPACES = [space.name.lower() for space in Space]
+"""How each is printed."""

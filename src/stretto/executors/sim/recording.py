@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.compiler.plan import Move, Signal, primitive, spell_step
+from stretto.compiler.plan import Move, Signal, primitive
 from stretto.executors.sim.lanes import Arrival, SimulatedLane
 from stretto.trace import Event, Recorder
 
@@ -35,6 +35,5 @@ def record(
             peer=peer,
             step=lane.at,
             epoch=lane.epoch,
-            detail=spell_step(lane.rank, lane.steps[lane.at]),
         )
     )

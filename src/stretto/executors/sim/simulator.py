@@ -56,8 +56,14 @@ class Simulator:
             self._push_rate = self._blocks_rate = self.costs.engine_gbytes_per_s * 1e3
         self._pull_rate = min(self.costs.pull_gbytes_per_s * 1e3, self._push_rate)
         self._ready: deque[SimulatedLane] = deque()
-        self._arrived: dict[Key, Arrival] = {}
-        self._waiting: dict[Key, list[SimulatedLane]] = defaultdict(list)
+        self._heard: dict[Key, Arrival] = {}
+        """Signals that have come."""
+        self._listening: dict[Key, list[SimulatedLane]] = {}
+        self._landed: dict[tuple[int, int], list[Arrival | None]] = {}
+        """By rank and epoch: the packets that have come, by unit of staging."""
+        self._watching: dict[tuple[int, int], dict[int, list[SimulatedLane]]]
+        self._watching = defaultdict(dict)
+        """By rank and epoch: who waits for packets, by unit."""
 
     def run(self, deadline_us: float) -> bool:
         """Run; return False when the deadline came or nobody could go on."""
@@ -127,15 +133,18 @@ class Simulator:
         """Do a step, or begin it; False when the lane cannot go on yet."""
         if isinstance(step, Move):
             for src in step.srcs:
-                if src.packets:
-                    for unit in range(src.pos, src.pos + step.stop - step.start):
-                        if not self._await(lane, (lane.rank, lane.epoch, unit)):
-                            return False
+                if src.packets and not self._unpack(lane, src, step.stop - step.start):
+                    return False
             return self._move(lane, step)
         if isinstance(step, Wait):
             channel = (step.rank, step.lane, lane.rank, lane.index)
-            if not self._await(lane, (channel, lane.epoch, step.n)):
+            key = (channel, lane.epoch, step.n)
+            arrival = self._heard.get(key)
+            if arrival is None:
+                lane.blocked_on = key
+                self._listening.setdefault(key, []).append(lane)
                 return False
+            self._await(lane, arrival)
             lane.now_us += self._message_us(lane.rank, step.rank)
             return True
         lane.now_us += self._message_us(lane.rank, step.rank)
@@ -150,24 +159,35 @@ class Simulator:
         is_far = bool(hosts) and hosts[rank] != hosts[peer]
         return self.costs.message_us if is_far else 0.0
 
-    def _await(self, lane: SimulatedLane, key: Key) -> bool:
-        """Let the lane's time come to an arrival; False when that is not known yet."""
-        arrival = self._arrived.get(key)
-        if arrival is None:
-            lane.blocked_on = key
-            self._waiting[key].append(lane)
-            return False
+    def _unpack(self, lane: SimulatedLane, src: Loc, width: int) -> bool:
+        """Wait for packets, one in each unit; False when some are not known yet."""
+        here = lane.rank, lane.epoch
+        row = self._units(here)[src.pos : src.pos + width]
+        seen: Arrival | None = None
+        for unit, arrival in enumerate(row, src.pos):
+            if arrival is None:
+                lane.blocked_on = (*here, unit)
+                self._watching[here].setdefault(unit, []).append(lane)
+                return False
+            if arrival is not seen:  # those of one move are one
+                self._await(lane, arrival)
+                seen = arrival
+        return True
+
+    def _units(self, where: tuple[int, int]) -> list[Arrival | None]:
+        units = self._landed.get(where)
+        if units is None:
+            units = self._landed[where] = [None] * self.plan.stage_units[where[0]]
+        return units
+
+    def _await(self, lane: SimulatedLane, arrival: Arrival) -> None:
+        """Let the lane's time come to an arrival."""
         lane.blocked_on = None
         if arrival.at_us > lane.now_us:
             began, lane.now_us = lane.now_us, arrival.at_us
             lane.causes.append(arrival)
             if self._recorder:
                 record(self._recorder, lane, arrival, began)
-        return True
-
-    def _arrive(self, key: Key, arrival: Arrival) -> None:
-        self._arrived[key] = arrival
-        self._ready.extend(self._waiting.pop(key, ()))
 
     # Moves, and what is sent.
 
@@ -196,7 +216,7 @@ class Simulator:
         if len(move.srcs) > 1:
             rate = min(self.costs.reduce_gbytes_per_s * 1e3, 2 * self._blocks_rate)
             return nbytes * (len(move.srcs) + 1) / rate
-        if any(dst.rank == lane.rank for dst in move.dsts):
+        if lane.rank in [dst.rank for dst in move.dsts]:
             return nbytes / min(self.costs.copy_gbytes_per_s * 1e3, self._blocks_rate)
         return 0.0
 
@@ -225,9 +245,12 @@ class Simulator:
         latency: float,
     ) -> None:
         """Let packets arrive, one in each unit."""
+        there, at, stop = (dst.rank, epoch), dst.pos, dst.pos + move.stop - move.start
         arrival = Arrival(left + latency, lane, left)
-        for unit in range(dst.pos, dst.pos + move.stop - move.start):
-            self._arrive((dst.rank, epoch, unit), arrival)
+        self._units(there)[at:stop] = [arrival] * (stop - at)
+        watching = self._watching[there]
+        for unit in sorted(unit for unit in watching if at <= unit < stop):
+            self._ready.extend(watching.pop(unit))
 
     def _post(
         self, sent: Sent, peer: int, nbytes: float = 0.0, rate: float = 0.0, *,
@@ -238,7 +261,8 @@ class Simulator:
         src, dst = (peer, lane.rank) if pull else (lane.rank, peer)
         op = sent.step.op if isinstance(sent.step, Move) else -1
         try:
-            route = self._ways.get((op, src, dst)) or self.route(src, dst)
+            named = self._ways and self._ways.get((op, src, dst))
+            route = named or self.route(src, dst)
         except TopologyError:
             self.cut[src, dst] = None  # it never arrives, and a move never ends
             return
@@ -255,10 +279,12 @@ class Simulator:
             if step.rank != lane.rank:
                 arrives += self.costs.flag_latency_us
             channel = (lane.rank, lane.index, step.rank, step.lane)
-            self._arrive((channel, epoch, step.n), Arrival(arrives, lane, left))
+            key = (channel, epoch, step.n)
+            self._heard[key] = Arrival(arrives, lane, left)
+            self._ready.extend(self._listening.pop(key, ()))
             return
         assert loc is not None  # every parcel of a move is one of its operands
-        pulled = any(src.rank != lane.rank for src in step.srcs)
+        pulled = [src.rank for src in step.srcs] != [lane.rank] * len(step.srcs)
         if loc.packets and not pulled:
             self._announce(lane, epoch, step, loc, left, arrives - left)
         if not behind:
