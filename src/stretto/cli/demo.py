@@ -9,8 +9,8 @@ from typing import Any
 
 from stretto import bench, topology
 from stretto.cli import run as run_command
+from stretto.cli.fastest import fastest
 from stretto.cli.output import Progress, add_json, print_json, table
-from stretto.cli.simulate import fastest
 from stretto.cli.targets import find
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Schedule

@@ -85,6 +85,11 @@ class Progress:
 
     def step(self, what: str) -> None:
         """Say what comes next."""
+        self.within(what)
+        self._done += 1
+
+    def within(self, what: str) -> None:
+        """Say how far the present step is."""
         now = time.monotonic()
         if self._shown or now - self._told >= _SILENT_S:
             done, total = self._done, self._total
@@ -95,7 +100,6 @@ class Progress:
             sys.stderr.write(f"{begin}{bar(done, total)} {what}{end}")
             sys.stderr.flush()
             self._told = now
-        self._done += 1
 
     def __enter__(self) -> Progress:
         """Start."""

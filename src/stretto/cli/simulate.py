@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from stretto import topology
 from stretto.cli.cc import control_of
+from stretto.cli.fastest import Timed, fastest
 from stretto.cli.following import StepPart, add_following, joined, parts_of
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import (
@@ -21,30 +20,22 @@ from stretto.cli.targets import (
     params_of,
     ranks_of,
 )
-from stretto.compiler.lower import lower
-from stretto.compiler.plan import ProvedPlan, Schedule
-from stretto.compiler.verify import verify, verify_plan
-from stretto.errors import CallError, PlanError
+from stretto.compiler.verify import verify
+from stretto.errors import CallError
 from stretto.executors import sim
 from stretto.program import collectives
 from stretto.program.collectives import storage
-from stretto.program.ir import Program, Verified, members_of
+from stretto.program.ir import Program, Verified, members_of, undisturbed
 from stretto.runtime.choice import parse_sizes, spell_size
 from stretto.topology import Costs, Machine
 from stretto.topology.traffic import Congestion, Packets
 from stretto.trace import CallKind, Recorder, Recording, write
 from stretto.watch import simulated
 
-Timed: TypeAlias = tuple[ProvedPlan, Any]
-"""A plan, and what the simulator says of it."""
-
 _MOST_EVENTS = 1 << 22
 """That a recording keeps: the last ones."""
-_SMALL = 16 << 10
-_FEW_RANKS = 16
-"""Up to so many, several schedules are tried for every size."""
-_TRIED = ("packets", "bulk", "bulk zero_copy", "pull bulk zero_copy copy:push")
-_BYTES_A_BLOCK, _MOST_BLOCKS = 2 << 10, 64
+_MANY_OPERATIONS = 1_000_000
+"""A million of them take minutes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
         if len(parts) > 1 or args.repeat > 1:
             return _step(args, machine, ranks, group, parts, progress)
         one = _Simulated(args, machine, ranks, group, args.algorithm, progress)
+        if args.trace:
+            one.record(sizes[-1])
         rows = [row for nbytes in sizes for row in one.rows(nbytes)]
         seen = one.recording(sizes[-1]) if args.trace else None
     program = one.program.value
@@ -141,6 +134,8 @@ def _step(
                 args, machine, ranks, group, part.target, progress
             )
         one = ones[part.target]
+        if args.trace and part not in seen:
+            one.record(sizes[0])
         rows.append({"what": one.program.value.name} | one.rows(sizes[0])[-1])
         if args.trace and part not in seen:
             seen[part] = one.recording(sizes[0])
@@ -155,6 +150,7 @@ def _step(
 class _Simulated:
     """One program on the machine: proved once, and timed once at each size."""
 
+    @undisturbed
     def __init__(
         self,
         args: argparse.Namespace,
@@ -167,9 +163,17 @@ class _Simulated:
         self._args, self._machine, self._group = args, machine, group
         self._progress = progress
         self._itemsize = storage(args.dtype).itemsize
-        progress.step(f"proving {target} for {ranks} ranks")
-        self.program = verify(build(find(target), ranks, params_of(args)))
+        progress.step(f"writing {target} for {ranks} ranks")
+        program = build(find(target), ranks, params_of(args))
+        many = len(program.ops)
+        progress.within(f"proving {target}: {many:,} operations{_hint(many)}")
+        self.program = verify(program)
         self._plans: dict[int, Timed] = {}
+        self._recorders: dict[int, Recorder] = {}
+
+    def record(self, nbytes: int) -> None:
+        """Keep what the lanes do when this size is simulated."""
+        self._recorders[nbytes] = Recorder(_MOST_EVENTS)
 
     def rows(self, nbytes: int) -> list[dict[str, Any]]:
         """Return what is printed of a size."""
@@ -182,30 +186,32 @@ class _Simulated:
 
     def _timed(self, nbytes: int) -> Timed:
         if nbytes not in self._plans:
+            as_flows = not _controls(self._args)
             self._plans[nbytes] = fastest(
                 self.program, self._machine, nbytes, self._itemsize,
                 self._args.schedule, self._group,
+                recorder=self._recorders.get(nbytes) if as_flows else None,
+                tell=self._progress.within,
             )  # fmt: skip
         return self._plans[nbytes]
 
+    @undisturbed
     def recording(self, nbytes: int) -> Recording:
         """Return what the lanes did, as `stretto trace` writes what ranks do."""
         name = self.program.value.name
         self._progress.step(f"recording {name} of {spell_size(nbytes)}")
-        plan, _ = self._timed(nbytes)
-        recorder = Recorder(_MOST_EVENTS)
-        traffic: Packets[Any] | None = None
+        plan, found = self._timed(nbytes)
+        recorder = self._recorders.pop(nbytes)
         for control in _controls(self._args)[-1:]:
-            traffic = Packets(self._machine, control, seed=self._args.seed)
-        found = sim.simulate(
-            plan,
-            self._machine,
-            nbytes=nbytes,
-            itemsize=self._itemsize,
-            ranks=self._group,
-            recorder=recorder,
-            traffic=traffic,
-        )
+            found = sim.simulate(
+                plan,
+                self._machine,
+                nbytes=nbytes,
+                itemsize=self._itemsize,
+                ranks=self._group,
+                recorder=recorder,
+                traffic=Packets(self._machine, control, seed=self._args.seed),
+            )
         p = plan.value
         kind = CallKind(
             collective=p.collective,
@@ -222,6 +228,11 @@ class _Simulated:
 
 
 _WRITTEN = "written"
+
+
+def _hint(operations: int) -> str:
+    """Return what to expect of so many."""
+    return ", which takes minutes" * (operations >= _MANY_OPERATIONS)
 
 
 def _controls(args: argparse.Namespace) -> list[Congestion]:
@@ -313,47 +324,3 @@ def _row(
         "busbw_gbps": algbw and algbw * factor,
         "schedule": how,
     }
-
-
-def fastest(
-    program: Verified[Program],
-    machine: Machine,
-    nbytes: int,
-    itemsize: int,
-    words: str = "",
-    group: Sequence[int] = (),
-) -> Timed:
-    """Return the plan that the simulator finds fastest, of a few, and its figures."""
-    simulate = sim.simulate
-    timed = [
-        (
-            plan,
-            simulate(plan, machine, nbytes=nbytes, itemsize=itemsize, ranks=group),
-        )
-        for plan in _plans(program, machine, nbytes, words)
-    ]
-    return min(timed, key=lambda t: float(t[1].time_us))
-
-
-def _plans(
-    program: Verified[Program], machine: Machine, nbytes: int, words: str
-) -> list[ProvedPlan]:
-    """Return the plan under the schedule that was asked for, or some for the size.
-
-    A GPU moves what many blocks move side by side; a core is one block.
-    """
-    if words:
-        return [verify_plan(lower(program, Schedule.parse(words)), program)]
-    blocks = 1
-    if machine.kind == "gpu":
-        blocks = min(_MOST_BLOCKS, max(1, nbytes // _BYTES_A_BLOCK))
-    tried: tuple[str, ...] = _TRIED
-    if program.value.num_ranks > _FEW_RANKS:
-        small = nbytes <= _SMALL * program.value.num_ranks
-        tried = ("packets",) if small else ("bulk",)
-    found = []
-    for how in tried:
-        schedule = replace(Schedule.parse(how), blocks=blocks)
-        with contextlib.suppress(PlanError):  # not all serve every program
-            found.append(verify_plan(lower(program, schedule), program))
-    return found

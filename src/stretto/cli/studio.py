@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from stretto import topology
-from stretto.cli.simulate import fastest
+from stretto.cli.fastest import fastest
 from stretto.cli.targets import add_params, build, find, params_of, ranks_of
 from stretto.compiler.plan import Schedule
 from stretto.compiler.verify import verify

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stretto import synth, topology
+from stretto.cli.fastest import fastest
 from stretto.cli.output import add_json, print_rows
-from stretto.cli.simulate import fastest
 from stretto.cli.targets import add_dead_link, group_of, numbers
 from stretto.compiler.verify import verify
 from stretto.errors import CallError, PromiseError, StrettoError

@@ -272,7 +272,7 @@ def _model(name: str) -> watch.Model | None:
     machine = topology.load(name)
 
     def model(kind: CallKind, num_ranks: int) -> float:
-        from stretto.cli.simulate import fastest
+        from stretto.cli.fastest import fastest
         from stretto.cli.targets import build, find
         from stretto.compiler.verify import verify
 

@@ -133,7 +133,10 @@ class _Proof:
         if dst.buffer not in (INPUT, OUTPUT) and dst not in op.srcs:
             first = dst.start
             self.sizes[dst[:2]].write_all(
-                [(first + a, first + b, symbol - first - a) for a, b, symbol in wants[0]]
+                [
+                    (first + a, first + b, symbol - first - a)
+                    for a, b, symbol in wants[0]
+                ]
             )
         got = self._sizes(dst)
         for src, want in zip(op.srcs, wants, strict=True):
