@@ -19,7 +19,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from stretto.compiler.lower.values import Value, ValueGraph, ValueKind, laid_over
+from stretto.compiler.lower.atoms import atoms_of, cut, cut_alike
+from stretto.compiler.lower.values import Value, ValueGraph, ValueKind
 from stretto.compiler.plan import BufferRun, Loc, Move, Space
 from stretto.program.collectives import Collective, Shape, SymbolRun
 
@@ -97,8 +98,10 @@ class _Homes:
         ranks = range(shape.num_ranks)
         runs_in = [kind.input_runs(shape, r) for r in ranks]
         runs_out = [kind.output_runs(shape, r) for r in ranks]
-        cuts = _cut(flow, runs_in + runs_out, kind.num_symbols(shape))
-        self.starts = sorted(_cut_alike(cuts, kind, shape) if in_place else cuts)
+        cuts = cut(flow, runs_in + runs_out, kind.num_symbols(shape))
+        self.starts = sorted(cut_alike(cuts, kind, shape) if in_place else cuts)
+        self.atom_of = atoms_of(self.starts)
+        """The atom of every symbol, and of the end."""
         self.inputs = [self._in_atoms(runs) for runs in runs_in]
         self.outputs = [self._in_atoms(runs) for runs in runs_out]
         self.places = {
@@ -113,8 +116,8 @@ class _Homes:
         self.final: dict[tuple[int, int, int], int] = {}
         """(value, lo, hi) of whole finals, to their rank."""
         self.children: dict[int, list[int]] = defaultdict(list)
-        self.finished: set[Loc] = set()
-        """Places in staging that hold what has been divided."""
+        self.finished: set[tuple[int, int]] = set()
+        """Places in staging, by rank, that hold what has been divided."""
 
     def run(self) -> Placement:
         values = self.flow.values
@@ -152,26 +155,23 @@ class _Homes:
 
     # Places.
 
-    def _atom(self, symbol: int) -> int:
-        return bisect_right(self.starts, symbol) - 1
-
     def _in_atoms(self, runs: tuple[SymbolRun, ...]) -> list[BufferRun]:
         found, at = [], 0
         for start, stop, first in runs:
-            a, b = self._atom(first), self._atom(first + stop - start)
+            a, b = self.atom_of[first], self.atom_of[first + stop - start]
             found.append(BufferRun(at, at + b - a, a))
             at += b - a
         return found
 
     def _buffer(self, space: Space, rank: int, lo: int) -> Loc:
-        atom = self._atom(lo)
+        atom = self.atom_of[lo]
         runs = self.places[space][rank]
         run = runs[bisect_right(runs, atom, key=_by_atom) - 1]
         return Loc(rank, space, run.start + atom - run.atom)
 
     def _stage(self, rank: int, lo: int, hi: int, *, packets: bool = False) -> Loc:
         at = self.units[rank]
-        self.units[rank] += self._atom(hi) - self._atom(lo)
+        self.units[rank] += self.atom_of[hi] - self.atom_of[lo]
         return Loc(rank, Space.STAGE, at, packets)
 
     # Receipts that are pushed land somewhere.
@@ -223,7 +223,7 @@ class _Homes:
         ends = (*value.cuts[1:], value.hi)
         for part, lo, hi in zip(value.operands, value.cuts, ends, strict=True):
             made = self.flow.values[part]
-            at = home._replace(pos=home.pos + self._atom(lo) - self._atom(value.lo))
+            at = _further(home, self.atom_of[lo] - self.atom_of[value.lo])
             if made.kind in _MOVED and (lo, hi) == (made.lo, made.hi):
                 self.drafts[part].dsts.append(at)
                 continue
@@ -261,7 +261,7 @@ class _Homes:
         if source.packets:
             at = source.pos - self.home[number].pos
             plain = self._unpacked(number, value)
-            source = plain._replace(pos=plain.pos + at)
+            source = _further(plain, at)
         turn = MoveOrder.SEND if value.kind is ValueKind.INPUT else MoveOrder.PART
         lo, hi, op = receipt.lo, receipt.hi, receipt.op
         self.drafts["far", number, child] = DraftMove(
@@ -287,7 +287,7 @@ class _Homes:
         home = self.home[number]
         if remote and home.packets:
             home = self._unpacked(number, value)
-        return home._replace(pos=home.pos + self._atom(lo) - self._atom(value.lo))
+        return _further(home, self.atom_of[lo] - self.atom_of[value.lo])
 
     def _unpacked(self, number: int, value: Value) -> Loc:
         """Return where peers may pull what came in packets: those their owner reads."""
@@ -331,30 +331,34 @@ class _Homes:
             rank, value.level, turn, [source], lo, hi, value.op, [target]
         )
 
+    def _is_finished(self, loc: Loc) -> bool:
+        """Return whether a place holds what has been divided already."""
+        if loc.space is Space.STAGE:
+            return (loc.rank, loc.pos) in self.finished
+        return loc.space is Space.OUTPUT
+
     def _move(self, draft: DraftMove) -> Move:
-        n = self.shape.num_ranks
-        start, stop = self._atom(draft.lo), self._atom(draft.hi)
-        source = draft.srcs[0]
-        raw = (
-            source.space is not Space.OUTPUT
-            and source._replace(packets=False) not in self.finished
-        )
-        final = any(d.space is Space.OUTPUT for d in draft.dsts)
-        if self.kind.reduces and not raw:  # a relay passes on what is finished
-            self.finished |= {
-                d._replace(pos=d.pos + at, packets=False)
-                for d in draft.dsts
-                for at in range(stop - start)
-                if d.space is Space.STAGE
-            }
-        return Move(
-            tuple(sorted(draft.dsts, key=lambda d: (d.rank - draft.rank) % n)),
-            tuple(draft.srcs),
-            start,
-            stop,
-            finish=self.kind.reduces and raw and final,
-            op=draft.op,
-        )
+        n, me, dsts = self.shape.num_ranks, draft.rank, draft.dsts
+        start, stop = self.atom_of[draft.lo], self.atom_of[draft.hi]
+        source, finish = draft.srcs[0], False
+        if self.kind.reduces:
+            if self._is_finished(source):
+                # a relay passes on what is finished
+                self.finished.update(
+                    (d.rank, d.pos + at)
+                    for d in dsts
+                    if d.space is Space.STAGE
+                    for at in range(stop - start)
+                )
+            else:
+                finish = Space.OUTPUT in [d.space for d in dsts]
+        if len(dsts) > 1:
+            dsts.sort(key=lambda d: (d.rank - me) % n)
+        return Move(tuple(dsts), tuple(draft.srcs), start, stop, finish, draft.op)
+
+
+def _further(loc: Loc, by: int) -> Loc:
+    return Loc(loc.rank, loc.space, loc.pos + by, loc.packets) if by else loc
 
 
 _MOVED = (ValueKind.SUM, ValueKind.RECEIPT)
@@ -363,36 +367,3 @@ _MOVED = (ValueKind.SUM, ValueKind.RECEIPT)
 
 def _by_atom(run: BufferRun) -> int:
     return run.atom
-
-
-def _cut(
-    flow: ValueGraph, buffers: list[tuple[SymbolRun, ...]], num_symbols: int
-) -> set[int]:
-    """Return where atoms start, and the end: every boundary that anything has."""
-    cuts = {0, num_symbols}
-    for runs in buffers:
-        for start, stop, first in runs:
-            cuts |= {first, first + stop - start}
-    for value in flow.values.values():
-        cuts |= {value.lo, value.hi}
-    for final in flow.finals:
-        cuts |= {final.lo, final.hi}
-    return cuts
-
-
-def _cut_alike(cuts: set[int], kind: Collective, shape: Shape) -> set[int]:
-    """Add cuts until chunks that lie over each other are cut at the same places."""
-    if len(cuts) > kind.num_symbols(shape):
-        return cuts  # everywhere
-    partners: dict[int, list[int]] = defaultdict(list)
-    for rank in range(shape.num_ranks):
-        for a, b in laid_over(kind, shape, rank):
-            if a != b:
-                partners[a].append(b)
-                partners[b].append(a)
-    todo = list(cuts) if partners else []
-    while todo:
-        new = [s for s in partners.get(todo.pop(), ()) if s not in cuts]
-        cuts.update(new)
-        todo += new
-    return cuts

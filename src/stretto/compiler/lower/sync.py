@@ -93,8 +93,12 @@ class _Walk:
         me.items.append(move)
         at = len(me.items)
         told: dict[int, Token] = {}
+        width = move.stop - move.start
         for dst in move.dsts:
-            self._tell(rank, dst, move, told)
+            if dst.packets:
+                self.landed[dst[:2]].write(dst.pos, dst.pos + width, me.heard)
+            elif dst.rank != rank or self.readers:
+                self._tell(rank, dst, move, told)
         for src in move.srcs:
             if src.rank != rank and src.space is not Space.STAGE:
                 self.last_pull[rank, src.rank] = at
@@ -102,10 +106,6 @@ class _Walk:
     def _tell(self, rank: int, dst: Loc, move: Move, told: dict[int, Token]) -> None:
         """Tell whoever reads this location that it was stored: the owner, or peers."""
         stop = dst.pos + move.stop - move.start
-        buffer = (dst.rank, dst.space)
-        if dst.packets:
-            self.landed[buffer].write(dst.pos, stop, self.ranks[rank].heard)
-            return
         mine = dst.rank == rank
         # What lies here is told to whoever will read it; what lies at another rank, to
         # that rank alone, which tells others if they ask (`_relay`).
@@ -117,11 +117,9 @@ class _Walk:
                     self.at_exit.append(told[peer])
         if peers:
             tokens = tuple(told[peer] for peer in peers)
-            self.ready[buffer].write(dst.pos, stop, tokens)
+            self.ready[dst[:2]].write(dst.pos, stop, tokens)
 
     def _readers_of(self, loc: Loc, stop: int) -> list[int]:
-        if not self.readers:
-            return []
         found: set[int] = set()
         for pos in range(loc.pos, stop):
             found |= self.readers.get((loc.rank, loc.space, pos), set())
@@ -130,16 +128,15 @@ class _Walk:
     def _before_read(self, rank: int, src: Loc, move: Move) -> None:
         me = self.ranks[rank]
         stop = src.pos + move.stop - move.start
-        buffer = (src.rank, src.space)
         if src.packets:
-            for _, _, heard in self.landed[buffer].read(src.pos, stop):
+            for _, _, heard in self.landed[src[:2]].read(src.pos, stop):
                 me.heard |= heard
             return
         if src.space is Space.INPUT:
             if src.rank != rank:
                 self._enter(src.rank, rank, release=True)
             return
-        for _, _, tokens in self.ready[buffer].read(src.pos, stop):
+        for _, _, tokens in self.ready[src[:2]].read(src.pos, stop):
             mine = [token for token in tokens if token.dst == rank]
             if src.rank != rank and not mine:
                 mine = [self._relay(src.rank, rank, tokens)]

@@ -123,9 +123,12 @@ class _Follower:
         return len(self.values) - 1
 
     def run(self) -> ValueGraph:
+        hows: dict[str, Schedule] = {}
         for index, op in enumerate(self.program.ops):
-            kind = "combine" if len(op.srcs) > 1 else "copy"
-            self._assign(index, op, self.schedule.of(op.phase or kind))
+            phase = op.phase or ("combine" if len(op.srcs) > 1 else "copy")
+            if phase not in hows:
+                hows[phase] = self.schedule.of(phase)
+            self._assign(index, op, hows[phase])
         finals = [
             Final(rank, value, start + shift, stop + shift)
             for rank in range(self.program.num_ranks)
@@ -140,25 +143,32 @@ class _Follower:
         pieces = [self._read(src) for src in op.srcs]
         if len(pieces) == 1 and op.srcs[0].rank != dst.rank:
             pieces = [self._join(pieces[0], op.srcs[0].rank, index, how)]
+        target = self.held[dst[:2]]
+        if max(map(len, pieces)) == 1:  # as mostly
+            values = [piece[0][2] for piece in pieces]
+            lo, width = pieces[0][0][3], dst.stop - dst.start
+            made = self._made(values, dst.rank, lo, lo + width, index, how)
+            target.write(dst.start, dst.stop, (made, lo - dst.start))
+            return
         cuts = sorted({a for p in pieces for a, *_ in p} | {dst.stop - dst.start})
-        new: list[_Piece] = []
+        new: list[tuple[int, int, tuple[int, int]]] = []
         for a, b in pairwise(cuts):
             found = [_at(p, a) for p in pieces]
-            lo = found[0][1]
-            hi = lo + b - a
+            lo, start = found[0][1], dst.start + a
             values = [v for v, _ in found]
-            if len(values) == 1 or how.direction == "push":
-                values = [self._here(v, dst.rank, lo, hi, index, how) for v in values]
-            made = (
-                values[0]
-                if len(values) == 1
-                else self._sum(values, dst.rank, lo, hi, index, how)
-            )
-            new.append((a, b, made, lo))
-        target = self.held[dst.rank, dst.buffer]
-        for a, b, value, lo in new:
-            start = dst.start + a
-            target.write(start, dst.start + b, (value, lo - start))
+            made = self._made(values, dst.rank, lo, lo + b - a, index, how)
+            new.append((start, dst.start + b, (made, lo - start)))
+        target.write_all(new)
+
+    def _made(
+        self, values: list[int], rank: int, lo: int, hi: int, op: int, how: Schedule
+    ) -> int:
+        """Return the value that an operation makes of others on a rank."""
+        if len(values) == 1 or how.direction == "push":
+            values = [self._here(v, rank, lo, hi, op, how) for v in values]
+        if len(values) == 1:
+            return values[0]
+        return self._sum(values, rank, lo, hi, op, how)
 
     def _sum(
         self, values: list[int], rank: int, lo: int, hi: int, op: int, how: Schedule
@@ -203,11 +213,13 @@ class _Follower:
 
     def _read(self, src: Ref) -> list[_Piece]:
         """Return the pieces of a reference; neighbours of one value are one piece."""
+        start, held = src.start, self.held[src[:2]].read(src.start, src.stop)
+        if len(held) == 1:
+            ((a, b, (value, shift)),) = held
+            return [(a - start, b - start, value, a + shift)]
         found: list[_Piece] = []
-        for a, b, (value, shift) in self.held[src.rank, src.buffer].read(
-            src.start, src.stop
-        ):
-            x, y, lo = a - src.start, b - src.start, a + shift
+        for a, b, (value, shift) in held:
+            x, y, lo = a - start, b - start, a + shift
             if (
                 found
                 and found[-1][2] == value
