@@ -227,10 +227,16 @@ class PlanMemory:
         if not staged and rank != self.rank_of[lane]:
             self._visit(lane, stored.time, move, dst, wrote=True)
         finish = move.finish and space is Space.OUTPUT
+        places = self._rows[rank][space]
+        if len(held) == 1 and places[at] is _BLANK:  # as mostly: nothing to compare
+            ((value, done),) = held
+            atom = move.start if staged else -1
+            places[at] = Cell(value, done or finish, stored, packets, atom)
+            return
         atoms = range(move.start, move.stop) if staged else repeat(-1)
-        places, stop = self._rows[rank][space], at + len(held)
+        stop = at + len(held)
         row = places[at:stop]
-        if row.count(_BLANK) == len(held):  # as mostly: there is nothing to compare
+        if row.count(_BLANK) == len(held):
             places[at:stop] = [
                 Cell(value, done or finish, stored, packets, atom)
                 for (value, done), atom in zip(held, atoms)  # noqa: B905  (endless)

@@ -100,15 +100,14 @@ class SymbolicRun:
                 f"in a later call"
             )
 
-    def _step(self, lane: int, step: Step | _Group) -> tuple[int, ...] | None:
+    def _step(self, lane: int, step: Step | _Group) -> Sequence[int] | None:
         """Do a step and return the lanes it may have woken; None when it must wait."""
-        match step:
-            case Signal():
-                return self._signal(lane, step)
-            case Wait():
-                return self._wait(lane, step)
-            case _Group():
-                return self._at_once(lane, step)
+        if isinstance(step, Signal):
+            return self._signal(lane, step)
+        if isinstance(step, Wait):
+            return self._wait(lane, step)
+        if isinstance(step, _Group):
+            return self._at_once(lane, step)
         rows = self._rows(step)
         if rows is None:
             return None
@@ -196,22 +195,23 @@ class SymbolicRun:
         move: Move,
         held: list[Held],
         told: int | None = None,
-    ) -> tuple[int, ...]:
+    ) -> Sequence[int]:
         """Store what a move has made; its packets tell of this lane up to `told`.
 
         Who hears of a group by one move's packets has heard of the threads that store
         them. Others may have more to load: moves of a group differ in length.
         """
-        woken: tuple[int, ...] = ()
         stored, message = Stored(lane, time, move.op), None
+        write, lanes_of = self.memory.write, self.memory.lanes_of
+        woken: list[int] = []
         for dst in move.dsts:
             if not dst.packets:
-                self.memory.write(stored, move, dst, held, None)
+                write(stored, move, dst, held, None)
                 continue
             if message is None:
                 message = self.clocks.message(lane, release=False, until=told)
-            self.memory.write(stored, move, dst, held, message)
-            woken += self.memory.lanes_of[dst.rank]
+            write(stored, move, dst, held, message)
+            woken += lanes_of[dst.rank]
         return woken
 
     def _made(self, lane: int, move: Move, rows: list[Row]) -> list[Held]:

@@ -115,7 +115,13 @@ class _Bounds:
             return f"there are {len(self.plan.atoms)} atoms"
         if not move.srcs or not move.dsts:
             return "want at least one source and one destination"
-        for loc in (*move.srcs, *move.dsts):
+        ranks, units = self.plan.num_ranks, self.plan.stage_units
+        width = move.stop - move.start
+        for loc in move.srcs + move.dsts:
+            rank_of, space, at, _ = loc
+            if space is Space.STAGE and 0 <= rank_of < ranks:
+                if 0 <= at <= units[rank_of] - width:
+                    continue
             if wrong := self._loc(move, loc):
                 return wrong
         if self.plan.hosts and (wrong := self._far(rank, move)):
