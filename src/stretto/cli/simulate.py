@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+@undisturbed
 def run(args: argparse.Namespace) -> int:
     """Print time and bandwidth by size; of a step, by call."""
     if args.trace and args.schedule == _WRITTEN:
@@ -150,7 +151,6 @@ def _step(
 class _Simulated:
     """One program on the machine: proved once, and timed once at each size."""
 
-    @undisturbed
     def __init__(
         self,
         args: argparse.Namespace,
@@ -195,7 +195,6 @@ class _Simulated:
             )  # fmt: skip
         return self._plans[nbytes]
 
-    @undisturbed
     def recording(self, nbytes: int) -> Recording:
         """Return what the lanes did, as `stretto trace` writes what ranks do."""
         name = self.program.value.name

@@ -14,11 +14,19 @@ The rules of order, for a lane that touches a place at some time:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import NoReturn
 
-from stretto.compiler.plan import BufferRun, Loc, Move, Plan, Space
+from stretto.compiler.plan import (
+    BufferRun,
+    Loc,
+    Move,
+    Plan,
+    Space,
+    Step,
+    spell_step,
+)
 from stretto.compiler.verify.aliasing import Atoms, overlay
 from stretto.compiler.verify.clocks import Clocks, VectorClock
 from stretto.compiler.verify.landing import Landings, Way
@@ -28,9 +36,6 @@ from stretto.errors import PlanError, UndefinedError
 
 Held = tuple[Value | None, bool]
 """What a move stores: a value, and whether it is finished (divided, for avg)."""
-
-Tell = Callable[[int, Move, str], str]
-"""Return a message about a lane's move: where, what, and why it is wrong."""
 
 
 class Stored:
@@ -92,9 +97,8 @@ class PlanMemory:
         values: Values,
         clocks: Clocks,
         rank_of: list[int],
-        tell: Tell,
     ) -> None:
-        self.clocks, self.rank_of, self.tell = clocks, rank_of, tell
+        self.clocks, self.rank_of = clocks, rank_of
         self.lanes_of: list[tuple[int, ...]] = [() for _ in plan.ranks]
         for lane, rank in enumerate(rank_of):
             self.lanes_of[rank] += (lane,)
@@ -349,6 +353,16 @@ class PlanMemory:
         rank = self.rank_of[lane]
         index = self.lanes_of[rank].index(lane)
         return f"rank {rank}" + (f" lane {index}" if index else "")
+
+    def at(self, lane: int, step: Step) -> str:
+        """Return the beginning of a message about a step of a lane: where, and what."""
+        rank, place = self.rank_of[lane], self.plan.place(step)
+        told = f"{place}: " if place else ""
+        return f"{told}{self.plan.name}: {self.who(lane)}: {spell_step(rank, step)}"
+
+    def tell(self, lane: int, move: Move, what: str) -> str:
+        """Return a message about a lane's move: where, what, and why it is wrong."""
+        return f"{self.at(lane, move)}: {what}"
 
 
 def _spell(loc: Loc) -> str:

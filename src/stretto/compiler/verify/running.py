@@ -53,7 +53,7 @@ class SymbolicRun:
         self.lane_of = {(r, i): x for x, (r, i, _) in enumerate(self.lanes)}
         self.rank_of = [rank for rank, _, _ in self.lanes]
         self.clocks = Clocks(len(self.lanes))
-        self.memory = PlanMemory(plan, values, self.clocks, self.rank_of, self._tell)
+        self.memory = PlanMemory(plan, values, self.clocks, self.rank_of)
         self.channels: dict[tuple[int, int], _Channel] = defaultdict(_Channel)
 
     def group(self, groups: Groups, *, in_any_order: bool) -> None:
@@ -128,7 +128,7 @@ class SymbolicRun:
             return None
         places = TouchedPlaces(moves, self.memory)
         if wrong := places.disturb(in_any_order=group.in_any_order):
-            raise PlanError(self._tell(lane, moves[wrong.later], wrong.why))
+            raise PlanError(self.memory.tell(lane, moves[wrong.later], wrong.why))
         before = self.clocks.times[lane]
         loaded: list[tuple[int, list[Held]]] = []
         for move, read in zip(moves, rows, strict=True):
@@ -160,7 +160,7 @@ class SymbolicRun:
         channel = self.channels[lane, target]
         if step.n <= channel.sent:
             raise PlanError(
-                f"{self._at(lane, step)}: signal {step.n} on this channel after "
+                f"{self.memory.at(lane, step)}: signal {step.n} on this channel after "
                 f"{channel.sent}: they rise"
             )
         channel.sent = step.n
@@ -220,7 +220,7 @@ class SymbolicRun:
             for row in rows:
                 for cell in row:
                     if cell.finished:
-                        raise PromiseError(self._tell(lane, move, _FINISHED))
+                        raise PromiseError(self.memory.tell(lane, move, _FINISHED))
         if len(rows) == 1:
             return [(cell.value, cell.finished) for cell in rows[0]]
         combine = self.values.combine
@@ -260,16 +260,6 @@ class SymbolicRun:
         places = self.plan.places
         op = cell.last.op
         return f". Last stored at {places[op]}" if 0 <= op < len(places) else ""
-
-    def _at(self, lane: int, step: Step) -> str:
-        rank = self.rank_of[lane]
-        place = self.plan.place(step)
-        told = f"{place}: " if place else ""
-        who = self.memory.who(lane)
-        return f"{told}{self.plan.name}: {who}: {spell_step(rank, step)}"
-
-    def _tell(self, lane: int, move: Move, what: str) -> str:
-        return f"{self._at(lane, move)}: {what}"
 
     def _explain_hang(self, stuck: list[int], at: list[int]) -> str:
         lines = [f"{self.plan.name}: can hang: nobody can go on:"]

@@ -119,9 +119,9 @@ class _Bounds:
         width = move.stop - move.start
         for loc in move.srcs + move.dsts:
             rank_of, space, at, _ = loc
-            if space is Space.STAGE and 0 <= rank_of < ranks:
-                if 0 <= at <= units[rank_of] - width:
-                    continue
+            inside = space is Space.STAGE and 0 <= rank_of < ranks
+            if inside and 0 <= at <= units[rank_of] - width:
+                continue
             if wrong := self._loc(move, loc):
                 return wrong
         if self.plan.hosts and (wrong := self._far(rank, move)):

@@ -68,6 +68,9 @@ def simulate(
     if not finished or time_us > deadline_us:
         raise explain(engine, deadline_us, time_us)
     algbw = nbytes / time_us / 1e3 if time_us > 0 else 0.0
+    path = critical_path(engine)
+    for lane in engine.lanes:
+        lane.causes.clear()  # which name lanes: nothing is left in a circle
     return Simulation(
         plan=p.name,
         machine=machine.name,
@@ -79,7 +82,7 @@ def simulate(
         simulated_epochs=epochs,
         num_transfers=engine.network.num_transfers,
         links=link_loads(engine, engine.epoch_ends_us[-1]),
-        critical_path=critical_path(engine),
+        critical_path=path,
     )
 
 
