@@ -73,10 +73,8 @@ def _plans(
     """
 
     def proved(schedule: Schedule) -> ProvedPlan:
-        name = program.value.name
-        tell(f"lowering {name} under {schedule}")
         plan = lower(program, schedule)
-        tell(f"proving the plan of {name}")
+        tell(f"proving the plan of {program.value.name} under {schedule}")
         return verify_plan(plan, program)
 
     if words:

@@ -85,11 +85,15 @@ class Progress:
 
     def step(self, what: str) -> None:
         """Say what comes next."""
-        self.within(what)
+        self._say(what)
         self._done += 1
 
     def within(self, what: str) -> None:
-        """Say how far the present step is."""
+        """Say what the present step comes to."""
+        self._done -= 1
+        self.step(what)
+
+    def _say(self, what: str) -> None:
         now = time.monotonic()
         if self._shown or now - self._told >= _SILENT_S:
             done, total = self._done, self._total

@@ -172,13 +172,15 @@ class _Simulated:
         self._recorders: dict[int, Recorder] = {}
 
     def record(self, nbytes: int) -> None:
-        """Keep what the lanes do when this size is simulated."""
+        """Keep what the lanes do when this size is simulated next."""
         self._recorders[nbytes] = Recorder(_MOST_EVENTS)
+        self._plans.pop(nbytes, None)
 
     def rows(self, nbytes: int) -> list[dict[str, Any]]:
         """Return what is printed of a size."""
         args, group = self._args, self._group
-        self._progress.step(f"{self.program.value.name} of {spell_size(nbytes)}")
+        what = f"{self.program.value.name} of {spell_size(nbytes)}"
+        self._progress.step(what if nbytes in self._plans else f"lowering {what}")
         if _controls(args):
             timed = self._timed(nbytes)
             return _packets(args, self.program, self._machine, nbytes, timed, group)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stretto.cli import following
+from stretto.executors import sim
 from stretto.studio import NamedInputs, Studio
 from stretto.trace import MARKS, read
 
@@ -31,6 +32,38 @@ def test_a_step_is_the_sum_of_its_parts(stretto):
 
     assert [gather, 300, total, 1000, gather] == [row["time_us"] for row in rows[:-1]]
     assert rows[-1]["time_us"] == pytest.approx(3 * (2 * gather + total + 1300))
+
+
+def test_a_call_of_many_ranks_is_simulated_once_and_recorded(
+    stretto, tmp_path, monkeypatch
+):
+    """Not again to be recorded; of a few plans, only the fastest is."""
+    heard = []
+    simulate = sim.simulate
+    monkeypatch.setattr(
+        sim,
+        "simulate",
+        lambda *args, **more: (
+            heard.append(more["recorder"] is not None) or simulate(*args, **more)
+        ),
+    )
+    words = ("simulate", "broadcast/binomial", "--size", "64K")
+    path = tmp_path / "call.trace"
+    for machine, want in (("dgx_h200x4", [True]), ("h200x4", [False] * 4 + [True])):
+        heard.clear()
+        assert 0 == stretto(*words, "--machine", machine, "--trace", str(path))[0]
+        assert want == heard
+        assert len(read(path).steps)
+
+
+def test_a_size_that_is_spelled_in_two_ways_is_recorded_each_time(stretto, tmp_path):
+    """The second recording holds what the first does."""
+    path = tmp_path / "step.trace"
+    words = ("simulate", "all_gather/ring", "--machine", "h200x4", "--size", "64K")
+    then = ("--then", "all_gather/ring 65536", "--trace", str(path))
+    assert 0 == stretto(*words, *then)[0]
+    first, second = (read(path).steps["seq"] == seq for seq in (1, 2))
+    assert first.sum() == second.sum() > 0
 
 
 def test_a_step_is_recorded_call_by_call(stretto, tmp_path):

@@ -49,3 +49,16 @@ def test_a_log_hears_of_long_work_only_now_and_then(monkeypatch):
 
     told = sys.stderr.getvalue().splitlines()
     assert told == [f"{bar(2, 4)} all_reduce at {s}" for s in (110.1, 120.5)]
+
+
+def test_what_is_done_within_a_step_is_said_and_not_counted(monkeypatch):
+    """The bar stands where the step has put it."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with Progress(2) as progress:
+        progress.step("all_reduce")
+        progress.within("proving it")
+
+        progress.step("all_gather")
+
+    for done, what in ((0, "all_reduce"), (0, "proving it"), (1, "all_gather")):
+        assert f"{bar(done, 2)} {what}" in sys.stderr.getvalue()

@@ -1,5 +1,7 @@
 """Chunks are shared fairly, and intervals remember."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,3 +33,24 @@ def test_spans_hold_what_was_last_written(writes):
         seen[a:b] = [value] * (b - a)
     assert plain == seen
     assert all(a < b for a, b, _ in spans)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 2), min_size=1))),
+    st.integers(0, 60),
+    st.integers(1, 40),
+)
+def test_spans_hold_pieces_that_were_written_together(writes, start, width):
+    """Neighbours that are equal become one; what is read is clipped on both sides."""
+    spans, plain = Spans(), [None] * 200
+    for at, values in writes:
+        spans.write_all([(at + i, at + i + 1, v) for i, v in enumerate(values)])
+        plain[at : at + len(values)] = values
+        pieces = spans.read(at, at + len(values))
+        assert len(pieces) == 1 + sum(a != b for a, b in pairwise(values))
+
+    seen = [None] * 200
+    for a, b, value in spans.read(start, start + width):
+        assert start <= a < b <= start + width
+        seen[a:b] = [value] * (b - a)
+    assert plain[start : start + width] == seen[start : start + width]
