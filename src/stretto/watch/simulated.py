@@ -28,26 +28,17 @@ def simulated(
     A lane that waits does so for all of the event; one that moves has what it needs.
     """
     found = [event for event in events if event.name in _KIND_OF]
-    rows = []
-    for event in found:
-        begin, end = round(event.t0_us * 1e3), round(event.t1_us * 1e3)
-        rows.append(
-            (
-                event.rank,
-                0,
-                1,
-                event.lane,
-                _KIND_OF[event.name],
-                event.step,
-                event.peer if event.peer >= 0 else NOBODY,
-                event.epoch,
-                begin,
-                end - begin if event.kind == "wait" else 0,
-                end,
-                event.nbytes,
-            )
-        )
-    steps = np.array(rows, STEP)
+    steps = np.zeros(len(found), STEP)
+    steps["seq"] = 1
+    steps["kind"] = [_KIND_OF[event.name] for event in found]
+    for name in ("rank", "lane", "step", "nbytes"):
+        steps[name] = [getattr(event, name) for event in found]
+    steps["tile"] = [event.epoch for event in found]
+    steps["peer"] = [e.peer if e.peer >= 0 else NOBODY for e in found]
+    steps["begin"] = [round(event.t0_us * 1e3) for event in found]
+    steps["end"] = [round(event.t1_us * 1e3) for event in found]
+    waits = np.array([event.kind == "wait" for event in found], bool)
+    steps["wait"] = (steps["end"] - steps["begin"]) * waits
     calls = np.zeros(num_ranks, CALL)
     calls["rank"], calls["seq"], calls["state"] = np.arange(num_ranks), 1, 1
     calls["nbytes"] = kind.nbytes
