@@ -68,9 +68,6 @@ def simulate(
     if not finished or time_us > deadline_us:
         raise explain(engine, deadline_us, time_us)
     algbw = nbytes / time_us / 1e3 if time_us > 0 else 0.0
-    path = critical_path(engine)
-    for lane in engine.lanes:
-        lane.causes.clear()  # which name lanes: nothing is left in a circle
     return Simulation(
         plan=p.name,
         machine=machine.name,
@@ -82,8 +79,16 @@ def simulate(
         simulated_epochs=epochs,
         num_transfers=engine.network.num_transfers,
         links=link_loads(engine, engine.epoch_ends_us[-1]),
-        critical_path=path,
+        critical_path=_path(engine),
     )
+
+
+def _path(engine: Simulator) -> Any:
+    """Return the critical path; causes name lanes, and are left in no circle."""
+    path = critical_path(engine)
+    for lane in engine.lanes:
+        lane.causes.clear()
+    return path
 
 
 def _sizes(plan: Plan, nbytes: int, itemsize: int, counts: Sequence[int] | None) -> Any:
