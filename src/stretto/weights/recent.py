@@ -70,17 +70,18 @@ class Recent:
     ) -> Looking | None:
         """Return what looks for changes since a version; None, and `said`: why not."""
         self._pause -= self._pause > 0
-        items = {int(one) for one in BlockMap(manifest).items}
         why = (
             "delta=False" if self.wanted is False
             else "no replica is on another host" if not (far or self.wanted)
             else "there is no snapshot before it" if base is None
-            else "elements of 16 bytes" if not items <= {1, 2, 4, 8}
             else "too much changed lately" if self._pause
             else ""
         )  # fmt: skip
+        found = None if why or base is None else Looking(manifest, base)
+        if found is not None and not {1, 2, 4, 8}.issuperset(found.blocks.items):
+            why, found = "elements of 16 bytes", None
         self.said = f"changes were not looked for: {why}" if why else ""
-        return None if why or base is None else Looking(manifest, base)
+        return found
 
     def keep(self, looking: Looking, tag: str, version: Version) -> None:
         """Let peers read what has changed; forget what is old, or too much."""
