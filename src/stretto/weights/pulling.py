@@ -220,7 +220,6 @@ class Puller:
         pairs, nbytes = list(zip(self.peers(source), source, strict=True)), 0
         manifests = [self.manifest(peer, one) for peer, one in pairs]
         _, gets = self.plan(manifests)
-        self._begun = []
         for rank, (peer, one) in enumerate(pairs):
             some = [get for get in gets if get.rank == rank]
             targets = list(_targets(some, manifests[rank], into))
@@ -238,9 +237,12 @@ class Puller:
         self._check()
         data = np.zeros(end - begin, np.uint8)
         got = region[begin:end].get(data, lease=one.token, deadline=deadline)
-        self._begun.append(got)
-        self._check()  # who stopped before it was there did not cancel it
-        got.wait(deadline)
+        self._begun = [got]
+        try:
+            self._check()  # who stopped before it was there did not cancel it
+            got.wait(deadline)
+        finally:
+            got.cancel()
         return data
 
     def _move(

@@ -106,7 +106,7 @@ def test_a_large_graph_is_not_starved_by_small_ones(monkeypatch):
     one = dags.DagTask(ms=9.5, needs=room)
     small = [
         dags.Dag(name=f"small{i}", tasks=(one,), arrives_ms=10.0 * i)
-        for i in range(150)
+        for i in range(400)
     ]
     took = []
     for bound in (module.MOST_BEHIND, 1.0):
@@ -114,7 +114,7 @@ def test_a_large_graph_is_not_starved_by_small_ones(monkeypatch):
         found = dags.online([large, *small], servers=1, by="graphene")
         took.append(found["large"])
 
-    assert took[0] < 0.8 * took[1]
+    assert took[0] < 0.5 * took[1]
 
 
 @pytest.mark.parametrize(

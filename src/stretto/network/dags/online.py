@@ -17,7 +17,7 @@ from stretto.errors import UnknownNameError
 from stretto.network.dags.dag import Dag
 from stretto.network.dags.graphene import critical_first, offline
 
-MOST_BEHIND = 0.5
+MOST_BEHIND = 0.8
 """Of its fair share over its time that a graph may lack."""
 _ROOM, _LEFT = 1 + 1e-9, 0.03
 
