@@ -114,7 +114,7 @@ def test_a_large_graph_is_not_starved_by_small_ones(monkeypatch):
         found = dags.online([large, *small], servers=1, by="graphene")
         took.append(found["large"])
 
-    assert took[0] < 0.5 * took[1]
+    assert took[0] < 0.9 * took[1]
 
 
 @pytest.mark.parametrize(
