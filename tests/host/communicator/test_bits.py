@@ -222,9 +222,9 @@ def test_a_communicator_is_told_once_and_bad_words_are_one_sentence():
     ):
         assert ("any", "invariant") == (before, inherited)
         assert 9 == len(wrong)
-        where = f"rank {rank}: all_reduce: bits='exact'; want 'invariant', 'pairs' or 'any'"
-        assert where == wrong[0]
-        assert all("want 'invariant', 'pairs' or 'any'" in said for said in wrong[:8])
+        want = "want 'invariant', 'pairs' or 'any'"
+        assert f"rank {rank}: all_reduce: bits='exact'; {want}" == wrong[0]
+        assert all(want in said for said in wrong[:8])
         assert "all_reduce/ring adds otherwise" in wrong[8]
         assert 0.1 + 0.2 + 0.1 * 3 + 0.4 == total
 
