@@ -118,7 +118,8 @@ def test_who_fails_or_is_wrong_says_so_and_the_others_are_measured(calls):
     assert "PeerLost: its process has ended" == rows["fails"].why
     assert found["fails"].broke_at is not None
     assert [False, True] == [rows[name].is_right for name in ("liar", "works")]
-    assert found["works"].us.shape == (1, 2000)
+    assert 1 == len(found["works"].us)
+    assert found["works"].us.size >= 2  # as many in each turn as the machine is fast
 
 
 def test_the_result_of_a_case_follows_from_it():

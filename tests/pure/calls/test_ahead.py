@@ -64,3 +64,5 @@ def test_what_is_told_is_each_kind_in_each_layout():
 
     assert want == told(fact)
     assert [] == told({"kinds": kinds}) == told({})
+    for layouts in ([4], [[4, "x"]], 7, [["four", []]]):
+        assert [] == told({"kinds": kinds, "layouts": layouts})

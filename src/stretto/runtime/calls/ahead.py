@@ -126,11 +126,14 @@ def for_layout(asked: Question, layout: RankLayout) -> Question:
 
 def told(fact: Mapping[str, Any]) -> list[Question]:
     """Return kinds of calls that a rank tells, each of all layouts that it tells."""
-    asked = [one for text in fact.get("kinds", ()) if (one := _read(text))]
-    layouts = [
-        RankLayout(int(n), tuple(map(int, hosts)))
-        for n, hosts in fact.get("layouts", ())
-    ]
+    try:
+        asked = [one for text in fact.get("kinds", ()) if (one := _read(text))]
+        layouts = [
+            RankLayout(int(n), tuple(map(int, hosts)))
+            for n, hosts in fact.get("layouts", ())
+        ]
+    except (ValueError, TypeError):  # others say it: what makes no sense is left
+        return []
     return [for_layout(one, layout) for layout in layouts for one in asked]
 
 
