@@ -8,6 +8,7 @@ first line is a torchrun command is run by that command. Other blocks are only s
 
 import doctest
 import json
+import pkgutil
 import re
 import runpy
 import shlex
@@ -219,6 +220,25 @@ def test_every_decision_says_why():
 
     assert records
     assert [] == bare
+
+
+def test_names_of_ours_are_names_of_something():
+    """Each `stretto.…` in a page is a module, a thing in one, or a group of entries."""
+    sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    groups = set(re.findall(r'group="(stretto[.\w]+)"', "".join(sources)))
+    seen, strange = 0, []
+    for path in PAGES:
+        if path.parent.name in ("decisions", "notes"):
+            continue  # they say what there was
+        for name in re.findall(r"`(stretto(?:\.[A-Za-z_]\w*)+)", path.read_text()):
+            seen += 1
+            try:
+                pkgutil.resolve_name(name)
+            except (ImportError, AttributeError):
+                strange += [f"{path.name}: {name}"] * (name not in groups)
+
+    assert [] == strange
+    assert seen > 50
 
 
 def test_the_tour_speaks_of_what_is_there():
