@@ -223,7 +223,7 @@ def test_every_decision_says_why():
 
 
 def test_names_of_ours_are_names_of_something():
-    """Each `stretto.NAME` in a page is a module, a thing in one, or a group of entries."""
+    """Each `stretto.NAME` is a module, something in one, or a group of entries."""
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     groups = set(re.findall(r'group="(stretto[.\w]+)"', "".join(sources)))
     seen, strange = 0, []
