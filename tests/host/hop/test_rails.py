@@ -88,7 +88,7 @@ def test_calls_go_on_when_a_rail_goes_down(railed, start, placed):
     railed.cut(1, 1)
     worst = [ask(job)[0] for _ in range(2)]
     railed.mend(1, 1)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 150  # alone 5; beside other tests 60 was not enough
     while (asked := ask(job))[1]:
         assert time.monotonic() < until, "the rail is not used again"
         worst.append(asked[0])
