@@ -253,6 +253,8 @@ class CpuSession(Session):
             ring=self._ring,
         )
         launch = self._interpreter.launcher(encoded.table, watch.until_done)
+        if self._way is not None:
+            launch = self._way.tending(launch)
         if call.aside:
             return _aside(launch)
         if plan.value.schedule.across:

@@ -7,13 +7,15 @@ peer's slab. `FarSlab` reads such a page as `Slab` reads a slab.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.executors import Group, far_ranks
+from stretto.executors import Group, Launch, far_ranks
 from stretto.executors.cpu.shared.slab import FAR_PAGE, LINE, NEVER, Slab, SlabLayout
 from stretto.executors.cpu.shared.wakers import Wakers
 from stretto.executors.cpu.words import Common
@@ -79,6 +81,7 @@ class FarHosts:
             raise
         self.share, self.faults = self._hop.share, self._hop.faults
         self._sent: list[NDArray[np.uint8]] = []
+        self._due_s = 0.0
 
     def connect(self, shares: Sequence[Any], within_s: float) -> None:
         """Connect with the ranks on other hosts, or raise which is not there."""
@@ -99,6 +102,23 @@ class FarHosts:
             self._hop.signal(peer, 0, here, call[0], here + 8, call[1:])
             line = here + _EXCHANGE_LINE
             self._hop.signal(peer, 0, line, begun[0], line + 8, (begun[1], 0, 0))
+
+    def tending(self, launch: Launch) -> Launch:
+        """Return a launch that also looks after the connections, where they need it.
+
+        Whoever waits for long does so anyway (faults.py); some ranks never do.
+        """
+        if self._hop.tended_s == math.inf:
+            return launch
+
+        def run(x: Any, out: Any) -> None:
+            launch(x, out)
+            now = time.monotonic()
+            if now > self._due_s:
+                self._due_s = now + self._hop.tended_s
+                self.faults()
+
+        return run
 
     @property
     def carrier(self) -> str:

@@ -93,10 +93,15 @@ class Lane:
         return bool(self._link[Link.ENDED])
 
     @property
+    def _home(self) -> int:
+        """Return the lane's own rail."""
+        return self.lane % self.rails
+
+    @property
     def _stays(self) -> int:
         """Return the number that is to be sent by while all rails work."""
-        number, home = int(self._link[Link.NUMBER]), self.lane % self.rails
-        own = [n for n, (way, _) in self.open.items() if way.rail == home]
+        number = int(self._link[Link.NUMBER])
+        own = [n for n, (way, _) in self.open.items() if way.rail == self._home]
         return max([n for n in own if n > number], default=number)
 
     @property
@@ -131,9 +136,8 @@ class Lane:
         number = int(self._link[Link.NUMBER])
         changed = None
         if self._before in self.open and number > self._before:
-            error = int(self._path(self._before)[RailWord.ERROR])
-            why = os.strerror(error) if error else self._why
-            changed = self.open[self._before][0], why
+            way, error = self.open[self._before][0], self._error(self._before)
+            changed = way, error or self._why or self._followed(number, way.rail)
             self._why = ""
         self._before = number
         if number in self.open and options.stalls(self.open[number][1]):
@@ -142,6 +146,15 @@ class Lane:
             self._leave(self._stays, "")
         self._close_left(number)
         return changed
+
+    def _error(self, number: int) -> str:
+        error = int(self._path(number)[RailWord.ERROR])
+        return os.strerror(error) if error else ""
+
+    def _followed(self, number: int, left: int) -> str:
+        """Return why the peer has left a rail, where it did not only go home."""
+        is_home = number in self.open and self.open[number][0].rail == self._home
+        return "" if is_home or left not in self.missing else "the peer has left it"
 
     def _close_left(self, number: int) -> None:
         """Close the connections that neither end uses any more.
@@ -203,9 +216,6 @@ class Rails:
                 sock.close()
                 continue
             self.stirs.register(sock, select.EPOLLIN)
-            if (way.peer, way.rail) in self._left:
-                self._left.discard((way.peer, way.rail))
-                self._say(way, "works again")
         for lane in self.lanes.values():
             changed = lane.tend()
             if changed is not None and changed[1]:
@@ -215,6 +225,10 @@ class Rails:
             for lane in self.lanes.values()
             for rail in lane.missing
         ]
+        lack = {(peer, rail) for peer, _, rail in self._missing}
+        for peer, rail in sorted(self._left - lack):
+            self._left.discard((peer, rail))
+            self._say(LaneWay(peer, -1, -1, rail), "works again")
         if self._missing and not self._is_mending:
             self._is_mending = True
             self._workers.give(self._mend)

@@ -30,10 +30,11 @@ _NEARBY_US = 2000
 """A round trip of one place, and not of two."""
 _AGAIN, _PROBES, _UNACKED, _LAST_ACK, _LEAST_RTT = 2, 3, 24, 56, 148
 """Where `tcp_info` of Linux has how often in a row it was sent again, how often a peer
-without room was asked, what is sent and not acknowledged, how long ago the last
-acknowledgement came, in milliseconds, and the least round trip, in microseconds."""
+was asked for room and did not answer, what is sent and not acknowledged, how long ago
+the last acknowledgement came, in milliseconds, and the least round trip, in
+microseconds."""
 _OFTEN = 2
-"""How often in a row it is sent again in vain until a rail is left: 0.6 s."""
+"""How often in a row it is sent again or asked in vain until a rail is left: 0.6 s."""
 _MANY_PROBES = 3
 _SETTLE_S, _PAUSE_S = 0.5, 0.001
 _INFO = _LEAST_RTT + 4
@@ -94,10 +95,12 @@ def silent(sock: socket.socket) -> str:
 def stalls(sock: socket.socket) -> bool:
     """Return whether what was sent does not arrive, sooner than the host is given up.
 
-    It may be the rail's fault, and where there is another, that one is tried.
+    It may be the rail's fault, and where there is another, that one is tried. Where
+    this host's own end is down, nothing leaves that could be sent again: the system
+    only asks for room, and hears nothing.
     """
     info = _info(sock)
-    return bool(info) and info[_AGAIN] >= _OFTEN
+    return bool(info) and max(info[_AGAIN], info[_PROBES]) >= _OFTEN
 
 
 def settle(socks: Sequence[socket.socket]) -> None:
