@@ -19,6 +19,7 @@ from functools import partial
 
 from stretto.elastic.flapping import Flapping
 from stretto.elastic.starting import LOCAL, Starter, environment_of
+from stretto.fabric.address import clear
 from stretto.fabric.hosts import host_name
 from stretto.fabric.meeting.environment import find_place
 from stretto.fabric.meeting.hosting.opening import open_hub
@@ -96,9 +97,9 @@ class LaunchedJob:
         self._store: subprocess.Popen[bytes] | None = None
         self._listener = socket.create_server((self._own_host, 0), backlog=128)
         secret = wanted.starter.secret.encode()
-        place = find_place(0, self._first, wanted.address)
+        self._place = find_place(0, self._first, wanted.address)
         self.hub = open_hub(
-            replace(place, rank=-1),
+            replace(self._place, rank=-1),
             secret,
             deadline_s=START_S,
             stays_open=True,
@@ -269,6 +270,7 @@ class LaunchedJob:
             self._store.wait()
         self._listener.close()
         self.hub.close()
+        clear(self._place.job)  # of whom was killed
 
     # What the hub asks, and what members ask of the launcher.
 

@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
+from stretto.fabric.process import die_with_parent
 from stretto.runtime.calls import Elastic
 from stretto.runtime.calls.changing import ELASTIC
 
@@ -57,16 +59,24 @@ class Starter:
     """Variables that other hosts get as they are here."""
 
     def start(self, host: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start it on a host; its input, where it has one, ends it."""
+        """Start it on a host; its input, where it has one, ends it.
+
+        It ends with this process, however that ends: an interrupt may come before
+        anybody has noted what was started.
+        """
+        bound = partial(die_with_parent, os.getpid())
         if host == LOCAL:
             return subprocess.Popen(
                 list(self.words),
                 env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
+                preexec_fn=bound,
             )
         script = self.script(variables)
         started = subprocess.Popen(
-            [*shlex.split(self.ssh), host, script], stdin=subprocess.PIPE
+            [*shlex.split(self.ssh), host, script],
+            stdin=subprocess.PIPE,
+            preexec_fn=bound,
         )
         assert started.stdin is not None, "it is a pipe"
         with suppress(BrokenPipeError):

@@ -51,9 +51,23 @@ def folder() -> Path:
 
 
 def socket_path(job: str) -> Path:
-    """Return the socket's path for a job; equal jobs give equal paths."""
-    name = sha256(f"{os.getuid()}:{job}".encode()).hexdigest()[:20]
-    return folder() / f"{name}.sock"
+    """Return the socket's path for a job, or for a part of it: `JOB@PART`.
+
+    Equal jobs give equal paths, and parts of one begin alike.
+    """
+    whole = job.partition("@")[0]
+    return folder() / f"{_hashed(whole)[:8]}{_hashed(job)[:12]}.sock"
+
+
+def _hashed(job: str) -> str:
+    return sha256(f"{os.getuid()}:{job}".encode()).hexdigest()
+
+
+def clear(job: str) -> None:
+    """Remove the sockets of a job that has ended, and of its parts."""
+    for path in folder().glob(f"{socket_path(job).name[:8]}*.sock"):
+        if is_deserted(path):
+            path.unlink(missing_ok=True)
 
 
 def listen(path: Path, backlog: int = 128) -> socket.socket:

@@ -22,6 +22,8 @@ from stretto.fabric.porch import NO_ROOM
 from stretto.fabric.wire import Descriptor
 
 _PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+"""Found here: in a child that has not begun its program yet it might wait for ever."""
 _MACOS_LOCAL_PEERCRED = (0, 1)
 
 HOST_VARIABLE = "STRETTO_HOST"
@@ -77,9 +79,8 @@ def die_with_parent(parent: int) -> None:
     The signal comes when the *thread* that started us ends; `spawn` stays in its
     thread until all of its children have ended.
     """
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the kernel was asked
         os._exit(1)
 

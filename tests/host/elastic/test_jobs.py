@@ -144,6 +144,52 @@ def test_a_launcher_that_is_ended_leaves_nothing(launch, tmp_path):
     assert [] == [*tmp_path.glob("stretto/*.sock")]
 
 
+INTERRUPTED = """
+import os, subprocess, sys
+from stretto.elastic import Starter
+
+class Popen(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        os.write(1, f"{self.pid}\\n".encode())
+        raise KeyboardInterrupt
+
+subprocess.Popen = Popen
+try:
+    Starter(words=["sleep", "60"]).start("", {})
+except KeyboardInterrupt:
+    os._exit(0)
+"""
+IMPORTS = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(1, f"{os.getpid()}\\n".encode())
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "^C"])
+def test_processes_that_have_not_come_yet_end_with_their_launcher(launch, how):
+    """They hear of nothing; one may just have been started, and be in no list."""
+    job = launch(IMPORTS, "--ranks", "2", "--standby", "1", "--min", "2")
+    pids = [int(job.stdout.readline()) for _ in range(3)]
+    job.send_signal(how)
+    job.communicate(timeout=30)
+
+    until(lambda: not [p for p in pids if Path(f"/proc/{p}").exists()], 5)
+
+
+def test_a_start_that_is_interrupted_leaves_no_process(environment):
+    """Wherever in it the interrupt comes."""
+    said = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], env=environment, timeout=60,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    pids = [int(pid) for pid in said.stdout.split()]
+    assert pids, said.stderr
+    until(lambda: not [p for p in pids if Path(f"/proc/{p}").exists()], 5)
+
+
 def test_who_joins_by_hand_stands_by_too(launch, tmp_path):
     """It finds in the job what its program needs to know."""
     job = launch(WORK, "--ranks", "2", "--min", "2", "--job", "job")

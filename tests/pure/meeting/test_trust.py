@@ -118,6 +118,22 @@ def test_a_hub_that_is_flooded_is_not_taken_for_dead(tmp_path):
     assert address.is_deserted(path)
 
 
+def test_a_job_clears_what_its_killed_processes_left(tmp_path, monkeypatch):
+    """Its parts' too; not what somebody serves, and no other job's."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    jobs = ["job", "job@transfer one", "job@transfer two", "job 2", "@transfer one"]
+    paths = {job: address.socket_path(job) for job in jobs}
+    served = {job: address.listen(path) for job, path in paths.items()}
+    for job in set(jobs) - {"job@transfer two"}:
+        served[job].close()
+    address.clear("job")
+
+    assert {"job@transfer two", "job 2", "@transfer one"} == {
+        job for job, path in paths.items() if path.exists()
+    }
+    served["job@transfer two"].close()
+
+
 def test_a_rank_whose_calls_are_lost_waits_as_long_as_it_may(tmp_path, monkeypatch):
     """Rank 0 is there, on this host too; only the network takes everything."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

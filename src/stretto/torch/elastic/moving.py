@@ -75,11 +75,13 @@ class Snapshot:
 class StateMover:
     """This process's engine for states."""
 
-    def __init__(self, name: str, listen: str = "", secret: bytes = b"") -> None:
+    def __init__(
+        self, name: str, job: str = "", listen: str = "", secret: bytes = b""
+    ) -> None:
         """Begin it; `listen`: the address at which other hosts reach it."""
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"job": job}
         if listen:
-            more = {"listen": listen, "secret": secret or None}
+            more |= {"listen": listen, "secret": secret or None}
         self._engine = Engine(f"elastic-{name}-{os.getpid()}", **more)
         self._shared: list[Any] = []
 

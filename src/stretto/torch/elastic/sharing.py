@@ -41,7 +41,9 @@ class StateSharing:
     def __init__(self, state: State, part: ElasticWorld) -> None:
         """Have an engine ready, so that nobody waits for it later."""
         self._state, self._world = state, part
-        self._mover = StateMover(part.standing.identity, part.listen, part.secret)
+        self._mover = StateMover(
+            part.standing.identity, part.job, part.listen, part.secret
+        )
         self._times: dict[str, float] = {}
         self._copies = StateCopies(state, self._mover, part.standing.since)
         self.undone = self.is_thrown_back = False

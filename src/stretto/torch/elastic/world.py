@@ -47,6 +47,8 @@ class ElasticWorld:
         """Meet nobody yet: the default group does, when it is made."""
         self.elastic = elastic
         self.meeting: Meeting | None = None
+        self.job = ""
+        """The name by which its processes find each other on a host."""
         self.comm: Communicator | None = None
         """Of all ranks; None while this process stands by."""
         self.stands_by = self.absorbs = False
@@ -116,6 +118,7 @@ class ElasticWorld:
                 "ranks may change it is the group of all"
             )
         self.meeting, self.stands_by = meet_elastic(place, timeout_s, listener)
+        self.job = place.job
         if self.stands_by:
             self.standing.tell(**{READY: False}, pid=os.getpid())
         else:

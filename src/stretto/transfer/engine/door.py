@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from stretto.errors import CallError, RendezvousError
@@ -34,7 +35,7 @@ class EngineDoor:
 
     def __init__(self, engine: Ground, listen: str | None) -> None:
         self._engine = engine
-        self.path = address.socket_path(f"transfer {engine.job} {engine.name}")
+        self.path = _path(engine.job, engine.name)
         near = address.listen(self.path)
         self._inode = self.path.lstat().st_ino
         self.address = ""
@@ -243,6 +244,10 @@ def split(where: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _path(job: str, name: str) -> Path:
+    return address.socket_path(f"{job}@transfer {name}")
+
+
 def _reached(job: str, name: str) -> socket.socket:
     """Return a connection to an engine of this host by name, or elsewhere."""
     if ":" in name:
@@ -251,7 +256,7 @@ def _reached(job: str, name: str) -> socket.socket:
             return socket.create_connection(split(name), timeout=DIAL_S)
         except OSError as e:
             raise RendezvousError(f"{name}: {e}") from e
-    sock = address.reach(address.socket_path(f"transfer {job} {name}"))
+    sock = address.reach(_path(job, name))
     if sock is None:
         raise RendezvousError(
             f"no engine named {name!r} on this host, of job {job!r}; "
