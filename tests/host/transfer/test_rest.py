@@ -1,5 +1,6 @@
 """Who waits sleeps in its engine's place, and is woken by whatever ends its wait."""
 
+import os
 import threading
 import time
 import uuid
@@ -11,6 +12,8 @@ from tests.waiting import until
 from stretto.fabric.channel.words import Attention
 from stretto.transfer import Engine
 from stretto.transfer.engine import loop as engine_loop
+from stretto.transfer.links.slumber import recline
+from stretto.transfer.links.words import Nap
 
 SECRET, WAIT, LONG_S = b"s" * 32, 60, 600.0
 
@@ -127,3 +130,71 @@ def test_who_is_late_sleeps_there_too(ends, monkeypatch):
     there.share(np.zeros(64, np.uint8), "late")
     thread.join(WAIT)
     assert ["late"] == [one.name for one in got]
+
+
+@pytest.fixture
+def nap():
+    """Return the words of a sleep that a bell ends, those of its loop, and the bell."""
+    bell = os.eventfd(0, os.EFD_NONBLOCK)
+    attention, polled = np.zeros(Attention.END, np.int64), np.array([bell], np.int64)
+    words = np.zeros(Nap.END, np.int64)
+    words[Nap.ATTENTION], words[Nap.COUNT] = attention.ctypes.data, 1
+    words[Nap.OWNERS] = words[Nap.POLLED] = polled.ctypes.data
+    yield words, attention, bell, polled
+    os.close(bell)
+
+
+def reclined(nap, seconds):
+    """Sleep; return how long that took, and of it awake."""
+    begun, awake = time.monotonic(), time.thread_time()
+    recline(nap[0].ctypes.data, int(1e9 * seconds))
+    return time.monotonic() - begun, time.thread_time() - awake
+
+
+def test_who_was_woken_soon_a_few_times_stays_awake_for_a_moment(nap):
+    """If nothing comes then, it is not tried again before that has come soon often."""
+    _, attention, bell, _ = nap
+    for times in (1, 2, 3, 3):
+        os.eventfd_write(bell, 1)
+        reclined(nap, 60)
+        assert times == attention[Attention.SOON]
+    took, awake = reclined(nap, 0.2)
+    assert took >= 0.2
+    assert awake < 0.05
+    assert attention[Attention.SOON] < 0
+    for _ in range(-attention[Attention.SOON] + 2):
+        os.eventfd_write(bell, 1)
+        reclined(nap, 60)
+    assert 2 == attention[Attention.SOON]
+
+
+def test_who_is_woken_late_sleeps(nap):
+    """As does whoever was told never to stay awake."""
+    _, attention, bell, _ = nap
+    for _ in range(2):
+        os.eventfd_write(bell, 1)
+        reclined(nap, 60)
+    ringing = threading.Timer(0.1, lambda: os.eventfd_write(bell, 1))
+    ringing.start()
+    took, awake = reclined(nap, 60)
+    assert took > 0.05
+    assert awake < 0.05
+    assert 0 == attention[Attention.SOON]
+    with Engine("never", spin_us=0.0) as engine:
+        assert engine.loop._attention[Attention.SOON] < -1e9
+
+
+def test_engines_that_were_busy_sleep_when_nothing_comes(ends):
+    """What came every millisecond was waited for awake; that ends with it."""
+    here, there = ends
+    to = there.peers[here.known.identity]
+    for _ in range(100):
+        thread = threading.Thread(target=lambda: here.notified(b"now").wait(WAIT))
+        thread.start()
+        time.sleep(0.001)
+        to.notify(b"now")
+        thread.join(WAIT)
+    time.sleep(0.1)
+    begun = time.process_time()
+    time.sleep(1.0)
+    assert time.process_time() - begun < 0.1

@@ -102,7 +102,9 @@ class Attention(Words):
     """How long sockets are looked at in vain before one sleeps."""
     WAITS = 7
     """How often somebody began to wait for what comes by a socket."""
-    END = 8
+    SOON = 8
+    """How often in a row what was slept for came soon; less than 0 after it did not."""
+    END = 9
 
 
 def halves(nbytes: int) -> tuple[int, int]:

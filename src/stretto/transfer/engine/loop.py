@@ -42,7 +42,7 @@ _STUCK_S = 0.001
 _HELP_S, _HELP_BY_PYTHON_S, _ALONE_NS = 0.0002, 0.001, 5000
 _REST_S = 0.02
 """How long who waits sleeps in the thread's place: waking both would cost more."""
-_LONGEST_NAP_US = 60_000_000
+_LONGEST_NAP_US, _NEVER = 60_000_000, -(1 << 62)
 
 
 class LinkLoop(fabric.Loop):
@@ -62,6 +62,7 @@ class LinkLoop(fabric.Loop):
         self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
         self._attention[Attention.ALONE_NS] = _ALONE_NS
         self._attention[Attention.FAR_SPIN_NS] = self._spin_ns
+        self._attention[Attention.SOON] = 0 if self._spin_ns else _NEVER
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
         self.glance: Callable[[int, int], int] = _see_nothing

@@ -42,7 +42,7 @@ from stretto.transfer.links.quick import (
     take_one,
 )
 from stretto.transfer.links.serving import serve
-from stretto.transfer.links.slumber import call_me, recline, slumber
+from stretto.transfer.links.slumber import STRANGER_NS, call_me, recline, slumber
 from stretto.transfer.links.words import NUM_MARKS, Look, Nap, Said
 
 __all__ = [
@@ -78,9 +78,6 @@ _LOOKS = 8
 """Looks at all links between looks at the clock; a look at a socket counts twice."""
 _GLANCES = 50
 _OTHER, _SERVED, _AWAKE = 2, 3, 4
-_STRANGER_NS = 500_000
-"""A yield that took longer let somebody run who does not wait for us: who sleeps is put
-before him, and who yields behind."""
 
 
 @compiled("int64(int64,int64)")
@@ -182,7 +179,7 @@ def await_record(look: int, tag: int, taken: int, rest_ns: int) -> int:
                 most = min(most, spin)
             else:
                 after = give_way(attention, clock, begun, now)
-            if after - begun >= most or (rests and after - now > _STRANGER_NS):
+            if after - begun >= most or (rests and after - now > STRANGER_NS):
                 break
         pause()
     far_spun(attention, 0)
