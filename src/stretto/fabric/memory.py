@@ -263,20 +263,32 @@ class Shared(Mapping):
 class Reservation:
     """A range of addresses, filled with files from its start on.
 
-    Every rank fills its reservation alike, so one distance leads from any byte of one
-    rank's memory to the same byte of another's, however often the memory has grown.
+    There is none until the first file comes: most never have one. Every rank fills its
+    reservation alike, so one distance leads from any byte of one rank's memory to the
+    same byte of another's, however often the memory has grown.
     """
 
-    def __init__(self, nbytes: int) -> None:
-        """Reserve addresses; no memory is used."""
+    def __init__(self, nbytes: int, least: int = 0) -> None:
+        """Say how many addresses; fewer will do where limits leave no more."""
+        self.nbytes, self._least = nbytes, least or nbytes
+        self.address = self.used = 0
+
+    def _reserve(self) -> None:
+        """Reserve the addresses; no memory is used."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | _MAP_NORESERVE
-        self.nbytes = nbytes
-        self.address = _mmap(0, nbytes, 0, flags, -1)
-        self.used = 0
-        _unmapped_with(self, self.address, nbytes)
+        while not self.address:
+            try:
+                self.address = _mmap(0, self.nbytes, 0, flags, -1)
+            except SharedMemoryError:
+                if self.nbytes <= self._least:
+                    raise
+                self.nbytes = max(self.nbytes // 4, self._least)
+        _unmapped_with(self, self.address, self.nbytes)
 
     def check_room(self, nbytes: int) -> None:
         """Raise when a file of so many bytes does not fit after those before it."""
+        if not self.address:
+            self._reserve()
         if self.used + nbytes > self.nbytes:
             raise SharedMemoryError(
                 f"registered memory: {self.used + nbytes} bytes asked for in all, want "

@@ -2,11 +2,13 @@
 
 import os
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import stretto
+from stretto.fabric.memory import memory_bytes
 from stretto.runtime.choice import plans
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
@@ -48,6 +50,32 @@ def test_ranks_that_can_keep_nothing_prove_it_all_themselves(tmp_path):
     out = stretto.spawn(nowhere, str(tmp_path / "file"), num_ranks=8, deadline_s=60)
 
     assert [8.0] * 8 == out
+
+
+def addresses(comm):
+    """Return how many bytes of addresses are used: none registered, and then some."""
+
+    def now():
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        return pages * resource.getpagesize()
+
+    before = now()
+    comm.all_reduce(np.ones(256, np.float32))
+    x = comm.empty((1 << 20,), "float32")
+    x[:] = comm.rank
+    comm.all_reduce(x)
+    return before, now() - before, float(x[0])
+
+
+def test_addresses_are_used_as_memory_is():
+    """A slab of each rank; with registered memory twice what this machine has."""
+    ranks = 12
+    out = stretto.spawn(addresses, num_ranks=ranks, deadline_s=60)
+
+    assert {66.0} == {got for *_, got in out}
+    assert max(before for before, *_ in out) < (ranks + 16) << 28
+    room = max(2 * 2 * memory_bytes(), ranks << 28) + (1 << 30)
+    assert max(more for _, more, _ in out) < room
 
 
 def summed(comm):

@@ -57,6 +57,21 @@ def test_memory_that_does_not_fit_is_refused_with_the_limit():
         os.close(fd)
 
 
+def test_addresses_are_reserved_when_the_first_file_comes():
+    """Fewer than were wanted, where limits leave no more: down to what must be."""
+    place, fd = Reservation(1 << 60, PAGE), create_file(PAGE)
+    try:
+        assert 0 == place.address == place.used
+        place.append(fd, PAGE)
+        assert PAGE == place.used
+        assert PAGE < place.nbytes < 1 << 60
+        assert place.address
+        with pytest.raises(SharedMemoryError):
+            Reservation(1 << 60).append(fd, PAGE)
+    finally:
+        os.close(fd)
+
+
 def held():
     """Return the descriptors of this process, and its shared mappings."""
     maps = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()

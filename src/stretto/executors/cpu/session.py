@@ -48,13 +48,11 @@ from stretto.trace import close_ring, open_ring
 
 __all__ = ["CpuSession"]
 
-_SPIN_US = 40.0
-_CROWDED_SPIN_US = 0.5
+_SPIN_US, _CROWDED_SPIN_US = 40.0, 0.5
 _YIELDS, _CROWDED_YIELDS = 50, 400
-_FAR_YIELDS, _FAR_SLEEPS = 4, 100
+_SLEEPS, _FAR_YIELDS, _FAR_SLEEPS = 10, 4, 100
 _FAR_TURN_NS = 1500
 """What one turn of a spin takes that asks connections, too."""
-_SLEEPS = 10
 
 
 class CpuSession(Session):
@@ -114,23 +112,27 @@ class CpuSession(Session):
         self._interpreter = shared.interpreter
         self._slabs, self._way = shared.slabs, shared.way
         self._hosts = hosts_of(self._group)
-        self._heap_at = self._heap.addresses[self._group.rank]
-        self._heap_bytes = self._heap.nbytes
-        self._words[Common.HEAP] = self._heap_at
-        self._words[Common.HEAP_BYTES] = self._heap_bytes
         self._words[Common.EPOCH] = shared.epoch
-        self._is_crowded = shared.crowded
+        self._is_crowded, self.across = shared.crowded, not shared.none_across
         self._set_patience()
-        self.across = not shared.none_across
         self._memory = Memory(
             rank=self._group.rank,
             slabs=tuple(s.address for s in self._slabs),
-            heaps=self._heap.addresses,
+            heaps=(),
             session=self._words.ctypes.data,
             layout=self._mine.slab.layout,
             cache_bytes=_cache_bytes(),
             none_across=shared.none_across,
         )
+        self._see_heap()
+
+    def _see_heap(self) -> None:
+        """See where everybody's heap is: nowhere, until there is something in it."""
+        assert self._memory is not None, "it is open"
+        self._memory = self._memory._replace(heaps=self._heap.addresses)
+        self._heap_at = self._memory.heaps[self._group.rank]
+        self._heap_bytes = self._heap.nbytes
+        self._words[[Common.HEAP, Common.HEAP_BYTES]] = self._heap_at, self._heap_bytes
 
     def renew(self, kept: Sequence[int | None]) -> bool:
         """Go on with the group's new ranks: only what changes is mapped anew."""
@@ -173,7 +175,7 @@ class CpuSession(Session):
         """Return registered memory, at the same offset on every rank (collective)."""
         name = dtype_name(dtype)
         array = self._heap.empty(shape, storage(name), name)
-        self._words[Common.HEAP_BYTES] = self._heap_bytes = self._heap.nbytes
+        self._see_heap()
         return array
 
     def inherited(self) -> list[NDArray[Any]]:

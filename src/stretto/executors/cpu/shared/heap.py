@@ -30,7 +30,7 @@ from stretto.fabric.region import GroupRegions
 __all__ = ["Heap"]
 
 _LARGEST, _SMALLEST = 1 << 36, 1 << 28
-"""Addresses that are reserved for a rank's heap: no more than there is memory."""
+"""Addresses that a rank's heap has at most, and at least."""
 _GROWTH = 1 << 21
 _GRAIN = 128
 
@@ -42,7 +42,7 @@ class Heap:
     """
 
     def __init__(self, group: Group) -> None:
-        """Have none yet; `renew` reserves addresses for every rank."""
+        """Have none yet; `renew` says whose there are."""
         self._group = group
         self._here: list[bool] = []
         self.ranks: tuple[Reservation | Nowhere, ...] = ()
@@ -78,7 +78,7 @@ class Heap:
                 old[rank].used = 0  # mapped anew in place, from the start
                 found.append(old[rank])
             else:
-                found.append(_reserve() if here else Nowhere())
+                found.append(_room(sum(here_now)) if here else Nowhere())
         first = next((one for one in said if not one["new"]), said[me])
         for rank, one in enumerate(said):
             if (one["sizes"] or not one["new"]) and _layout(one) != _layout(first):
@@ -210,16 +210,15 @@ class Heap:
         self._regions.give(start, size)
 
 
-def _reserve() -> Reservation:
-    """Reserve as many addresses as the limits of this process allow."""
-    size = max(_SMALLEST, min(_LARGEST, 1 << (memory_bytes() - 1).bit_length()))
-    while True:
-        try:
-            return Reservation(size)
-        except SharedMemoryError:
-            if size <= _SMALLEST:
-                raise
-            size //= 4
+def _room(num_ranks: int) -> Reservation:
+    """Return room for the heap of one of so many ranks of this host.
+
+    All heaps are as large, and share the memory that there is: more addresses than
+    twice that are of no use.
+    """
+    share = 2 * memory_bytes() // num_ranks
+    most = min(_LARGEST, 1 << (share - 1).bit_length())
+    return Reservation(max(_SMALLEST, most), _SMALLEST)
 
 
 def _spelt(said: Mapping[str, Any]) -> str:
