@@ -40,7 +40,7 @@ class World:
 
     stands_by = absorbs = False
     fault = None
-    listen, secret, times = "", b"", {}
+    job, listen, secret, times = "", "", b"", {}
 
     def __init__(self, breaks=(), others=()):
         self.comm, self.standing = Comm(breaks), Standing()
