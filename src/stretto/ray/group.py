@@ -174,8 +174,9 @@ class _Whole:
     """An array without gaps, in place of one that may have some."""
 
     def __init__(self, x: Any, *, writes: bool = True) -> None:
-        self._x, self._writes = x, writes
-        self._whole = x if _is_whole(x) else _stacked([x])[0]
+        self._x = x.detach() if hasattr(x, "detach") else x  # no gradient is taken
+        self._writes = writes
+        self._whole = self._x if _is_whole(x) else _stacked([x])[0]
 
     def __enter__(self) -> Any:
         return self._whole

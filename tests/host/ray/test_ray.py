@@ -95,13 +95,15 @@ def every_call(rank, collective, ReduceOp):  # noqa: N803
     wrong = []
 
     def check(what, got, due):
-        if not np.array_equal(np.asarray(got), np.asarray(due)):
-            wrong.append((what, np.asarray(got).tolist()))
+        got, due = (np.asarray(getattr(a, "data", a)) for a in (got, due))
+        if not np.array_equal(got, due):
+            wrong.append((what, got.tolist()))
 
     each = [np.arange(6, dtype=np.float32) + 10 * r for r in range(RANKS)]
     makes = {
         "numpy": lambda a: a.copy(),
         "torch": lambda a: torch.from_numpy(a.copy()),
+        "parameter": lambda a: torch.nn.Parameter(torch.from_numpy(a.copy())),
         "gaps": lambda a: torch.from_numpy(np.repeat(a, 2))[::2],
     }
     for kind, make in makes.items():
@@ -121,7 +123,9 @@ def every_call(rank, collective, ReduceOp):  # noqa: N803
         check(f"{kind} broadcast", x, each[2])
         outs = [make(np.zeros(6, np.float32)) for _ in range(RANKS)]
         collective.allgather(outs, make(each[rank]))
-        check(f"{kind} allgather", [np.asarray(out) for out in outs], each)
+        check(
+            f"{kind} allgather", [np.asarray(getattr(o, "data", o)) for o in outs], each
+        )
         out = make(np.zeros(6, np.float32))
         collective.reducescatter(out, [make(each[rank] + k) for k in range(RANKS)])
         check(f"{kind} reducescatter", out, sum(each) + RANKS * rank)
