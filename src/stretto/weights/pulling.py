@@ -223,11 +223,13 @@ class Puller:
         for rank, (peer, one) in enumerate(pairs):
             some = [get for get in gets if get.rank == rank]
             targets = list(_targets(some, manifests[rank], into))
-            for counter in one.changes if targets else ():
+            if not targets:
+                continue
+            blocks = BlockMap(manifests[rank])
+            for counter in one.changes:
                 name = region_name(self._name, one.tag, f"changes/{counter}")
                 region = peer.region(name).wait(CONNECT_S)
                 fetch = partial(self._fetch, region, one, deadline)
-                blocks = BlockMap(manifests[rank])
                 nbytes += NewElements(blocks, region.nbytes, fetch, put).write(targets)
         return nbytes
 
