@@ -178,6 +178,8 @@ def test_a_dead_end_is_seen_from_both_sides(railed, start, end):
 
 
 LOST = """
+import logging
+logging.getLogger("stretto.hop").addHandler(logging.StreamHandler())
 comm = connect()
 comm.all_reduce(np.ones(100_000, np.float32))
 say("ready")
@@ -200,6 +202,8 @@ def test_all_rails_down_is_named(railed, start):
     assert time.monotonic() - begun < 12, said
     assert any("by none of 2 rails" in one for one in said), said
     assert any("rank 0" in one or "rank 1" in one for one in said)
+    _, errors = job.end(60)
+    assert "works again" not in "".join(errors), errors
 
 
 ENGINES = """

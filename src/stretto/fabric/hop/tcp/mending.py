@@ -226,7 +226,10 @@ class Rails:
             for rail in lane.missing
         ]
         lack = {(peer, rail) for peer, _, rail in self._missing}
+        ended = {lane.peer for lane in self.lanes.values() if lane.has_ended}
         for peer, rail in sorted(self._left - lack):
+            if peer in ended:
+                continue  # nothing is missing any more
             self._left.discard((peer, rail))
             self._say(LaneWay(peer, -1, -1, rail), "works again")
         if self._missing and not self._is_mending:
