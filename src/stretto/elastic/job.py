@@ -270,7 +270,7 @@ class LaunchedJob:
             self._store.wait()
         self._listener.close()
         self.hub.close()
-        clear(self._place.job)  # of whom was killed
+        clear(self._place.job)  # sockets that killed processes left
 
     # What the hub asks, and what members ask of the launcher.
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
+from stretto.fabric.jit.handlers import held_back
 from stretto.fabric.process import die_with_parent
 from stretto.runtime.calls import Elastic
 from stretto.runtime.calls.changing import ELASTIC
@@ -64,20 +65,17 @@ class Starter:
         It ends with this process, however that ends: an interrupt may come before
         anybody has noted what was started.
         """
-        bound = partial(die_with_parent, os.getpid())
-        if host == LOCAL:
-            return subprocess.Popen(
-                list(self.words),
-                env={**os.environ, **variables},
-                stdin=subprocess.DEVNULL,
-                preexec_fn=bound,
+        here, environment = host == LOCAL, {**os.environ, **variables}
+        ssh = [] if here else [*shlex.split(self.ssh), host, self.script(variables)]
+        with held_back():  # what is raised in a hook of a fork, Python drops
+            started = subprocess.Popen(
+                list(self.words) if here else ssh,
+                env=environment if here else None,
+                stdin=subprocess.DEVNULL if here else subprocess.PIPE,
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
-        script = self.script(variables)
-        started = subprocess.Popen(
-            [*shlex.split(self.ssh), host, script],
-            stdin=subprocess.PIPE,
-            preexec_fn=bound,
-        )
+        if here:
+            return started
         assert started.stdin is not None, "it is a pipe"
         with suppress(BrokenPipeError):
             started.stdin.write(f"{self.secret}\n".encode())

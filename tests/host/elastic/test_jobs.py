@@ -190,6 +190,28 @@ def test_a_start_that_is_interrupted_leaves_no_process(environment):
     until(lambda: not [p for p in pids if Path(f"/proc/{p}").exists()], 5)
 
 
+HOOKED = """
+import os, signal
+from stretto.elastic import Starter
+
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))
+try:
+    Starter(words=["sleep", "60"]).start("", {})
+    os.write(1, b"lost")
+except KeyboardInterrupt:
+    os.write(1, b"heard")
+"""
+
+
+def test_an_interrupt_amid_a_start_is_not_lost(environment):
+    """Python drops what is raised in hooks that run when it forks."""
+    said = subprocess.run(
+        [sys.executable, "-c", HOOKED], env=environment, timeout=60,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "heard" == said.stdout, said.stderr
+
+
 def test_who_joins_by_hand_stands_by_too(launch, tmp_path):
     """It finds in the job what its program needs to know."""
     job = launch(WORK, "--ranks", "2", "--min", "2", "--job", "job")
