@@ -11,11 +11,9 @@ Both are found by name where Ray asks for a backend, so programs change one word
 from __future__ import annotations
 
 from stretto.errors import MissingExtraError
+from stretto.ray.named import NAME
 
 __all__ = ["NAME", "enable"]
-
-NAME = "STRETTO"
-"""The word for `backend=` and `tensor_transport=`."""
 
 
 def enable() -> None:
@@ -34,4 +32,4 @@ def enable() -> None:
     registry = backend_registry._global_registry
     if not registry.is_registered(NAME):
         backend_registry.register_collective_backend(NAME, RayGroup)
-    register(NAME)
+    register()

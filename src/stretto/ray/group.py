@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import ray
+import torch
 from ray.experimental import internal_kv
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from ray.util.collective.types import (
@@ -22,7 +24,10 @@ from ray.util.collective.types import (
 )
 
 from stretto.errors import CallError, RendezvousError
+from stretto.ray.named import NAME
 from stretto.runtime.calls import connect_on
+from stretto.torch import calls
+from stretto.torch.tensors import read, written
 
 __all__ = ["RayGroup"]
 
@@ -70,16 +75,20 @@ def _incarnation(name: str) -> str:
 
 
 class RayGroup(BaseGroup):  # type: ignore[misc]
-    """A group of actors, as Ray calls it.
+    """A group of actors, as Ray calls it: calls of torch.distributed, on its store.
 
-    Arrays are NumPy's, CuPy's or PyTorch's, on CPUs or GPUs. Results come in place.
+    Arrays are PyTorch's, NumPy's or CuPy's. Results come in place.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         """Meet the others: all of them come, or it is said who did not."""
         super().__init__(world_size, rank, group_name)
         store = RayStore(group_name, _DEADLINE_S)
-        self._comm = connect_on(store, rank, world_size, deadline_s=_DEADLINE_S)
+        try:
+            self._comm = connect_on(store, rank, world_size, deadline_s=_DEADLINE_S)
+        except BaseException:
+            store.clear()  # the next of this name begins anew
+            raise
         if rank == 0:  # all have read it: they are here
             store.clear()
         self._comm.barrier()  # before another of this name begins
@@ -87,7 +96,7 @@ class RayGroup(BaseGroup):  # type: ignore[misc]
     @classmethod
     def backend(cls) -> str:
         """Return the name by which Ray knows it."""
-        return "STRETTO"
+        return NAME
 
     @classmethod
     def check_backend_availability(cls) -> bool:
@@ -100,8 +109,9 @@ class RayGroup(BaseGroup):  # type: ignore[misc]
 
     def allreduce(self, tensor: Any, allreduce_options: Any = AllReduceOptions) -> None:
         """Combine everybody's tensor, in place."""
-        with _Whole(_one(tensor)) as x:
-            self._comm.all_reduce(x, _NAMES[allreduce_options.reduceOp])
+        calls.all_reduce(
+            self._comm, _target(tensor), _NAMES[allreduce_options.reduceOp]
+        )
 
     def barrier(self, barrier_options: Any = BarrierOptions) -> None:
         """Return when all ranks have come."""
@@ -109,58 +119,51 @@ class RayGroup(BaseGroup):  # type: ignore[misc]
 
     def reduce(self, tensor: Any, reduce_options: Any = ReduceOptions) -> None:
         """Combine everybody's tensor in the root's."""
-        x, root = _one(tensor), reduce_options.root_rank
-        with _Whole(x, writes=self.rank == root) as whole:
-            out = whole if self.rank == root else None
-            name = _NAMES[reduce_options.reduceOp]
-            self._comm.reduce(whole, name, root=root, out=out)
+        root, name = reduce_options.root_rank, _NAMES[reduce_options.reduceOp]
+        x = _target(tensor) if self.rank == root else _tensor(_one(tensor))
+        calls.reduce(self._comm, x, root, name)
 
     def broadcast(self, tensor: Any, broadcast_options: Any = BroadcastOptions) -> None:
         """Give everybody the root's tensor."""
-        with _Whole(_one(tensor)) as x:
-            self._comm.broadcast(x, root=broadcast_options.root_rank)
+        root = broadcast_options.root_rank
+        x = _tensor(_one(tensor)) if self.rank == root else _target(tensor)
+        calls.broadcast(self._comm, x, root)
 
     def allgather(
         self, tensor_list: Any, tensor: Any, allgather_options: Any = AllGatherOptions
     ) -> None:
         """Give everybody everybody's tensor, each into its own."""
-        outs, x = _one(tensor_list), _one(tensor)
+        outs, x = [_target([out]) for out in _one(tensor_list)], _tensor(_one(tensor))
         self._check(outs, x)
-        with _Whole(x, writes=False) as whole:
-            every = self._comm.all_gather(whole)
-        for out, one in zip(outs, every, strict=True):
-            _copy(out, one)
+        calls.all_gather(self._comm, outs, x)
 
     def reducescatter(
         self, tensor: Any, tensor_list: Any,
         reducescatter_options: Any = ReduceScatterOptions,
     ) -> None:  # fmt: skip
         """Combine everybody's lists, and give each rank the one of its place."""
-        out, parts = _one(tensor), _one(tensor_list)
+        out, parts = _target(tensor), [_tensor(part) for part in _one(tensor_list)]
         self._check(parts, out)
         name = _NAMES[reducescatter_options.reduceOp]
-        _copy(out, self._comm.reduce_scatter(_stacked(parts), name).reshape(out.shape))
+        calls.reduce_scatter(self._comm, out, parts, name)
 
     def send(self, tensor: Any, send_options: Any) -> None:
         """Give a rank a tensor that it asks for."""
-        with _Whole(_one(tensor), writes=False) as x:
-            self._comm.send(x, send_options.dst_rank)
+        self._comm.send(read(_tensor(_one(tensor))), send_options.dst_rank)
 
     def recv(self, tensor: Any, recv_options: Any) -> None:
         """Take a tensor that a rank sends."""
-        with _Whole(_one(tensor)) as x:
+        with written(_target(tensor), filled=False) as x:
             self._comm.recv(x, recv_options.src_rank)
 
-    def _check(self, parts: Sequence[Any], whole: Any) -> None:
-        odd = [i for i, part in enumerate(parts) if part.shape != whole.shape]
-        if odd or len(parts) != self.world_size:
-            said = f"{len(parts)} tensors"
-            if odd:
-                said += f", of which {odd[0]} has shape {tuple(parts[odd[0]].shape)}"
-            raise CallError(
-                f"group {self.group_name}: {said}; want one a rank, {self.world_size}, "
-                f"each of shape {tuple(whole.shape)}"
-            )
+    def _check(self, parts: Sequence[torch.Tensor], like: torch.Tensor) -> None:
+        """Raise here, on all ranks alike, what would be an error on some of them."""
+        for nth, part in enumerate(parts):
+            if part.shape != like.shape:
+                raise CallError(
+                    f"group {self.group_name}: tensor {nth} of the list has shape "
+                    f"{tuple(part.shape)}; want {tuple(like.shape)}, as of the other"
+                )
 
 
 def _one(given: Any) -> Any:
@@ -170,42 +173,23 @@ def _one(given: Any) -> Any:
     return given[0]
 
 
-class _Whole:
-    """An array without gaps, in place of one that may have some."""
-
-    def __init__(self, x: Any, *, writes: bool = True) -> None:
-        self._x = x.detach() if hasattr(x, "detach") else x  # no gradient is taken
-        self._writes = writes
-        self._whole = self._x if _is_whole(x) else _stacked([x])[0]
-
-    def __enter__(self) -> Any:
-        return self._whole
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._writes and self._whole is not self._x:
-            _copy(self._x, self._whole)
+def _target(given: Any) -> torch.Tensor:
+    """Return an array that is written to as a tensor."""
+    x = _one(given)
+    if isinstance(x, np.ndarray) and not x.flags.writeable:
+        raise CallError(
+            "an array that may only be read, as those that Ray hands to actors; want "
+            "a copy of it"
+        )
+    return _tensor(x)
 
 
-def _is_whole(x: Any) -> bool:
-    if hasattr(x, "is_contiguous"):
-        return bool(x.is_contiguous())
-    return bool(x.flags.c_contiguous)
-
-
-def _stacked(parts: Sequence[Any]) -> Any:
-    """Return arrays as one, of their own kind."""
-    first = parts[0]
-    if hasattr(first, "is_contiguous"):
-        import torch
-
-        return torch.stack([one.detach() for one in parts])
-    if isinstance(first, np.ndarray):
-        return np.stack(parts)
-    return type(first).__array_function__(first, np.stack, (type(first),), (parts,), {})
-
-
-def _copy(to: Any, x: Any) -> None:
-    if hasattr(to, "copy_"):
-        to.detach().copy_(x)
-    else:
-        to[...] = x
+def _tensor(x: Any) -> torch.Tensor:
+    """Return an array as a tensor of the same memory, of which no gradient is taken."""
+    if isinstance(x, torch.Tensor):
+        return x.detach()
+    if isinstance(x, np.ndarray):
+        with warnings.catch_warnings():  # PyTorch warns of what may only be read
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.from_numpy(x)
+    return torch.from_dlpack(x)

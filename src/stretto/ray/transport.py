@@ -26,6 +26,8 @@ from ray.experimental.rdt import util as rdt
 from ray.experimental.rdt.tensor_transport_manager import FetchRequest
 
 from stretto.errors import TransferError, TransferTimeout
+from stretto.ray.named import NAME
+from stretto.torch.tensors import flat_bytes
 from stretto.transfer import Engine
 
 __all__ = ["RayTransport", "register"]
@@ -34,11 +36,11 @@ _MEET_S, _KNOWN_S, _MOVE_S = 60.0, 10.0, 600.0
 _SECRET = "stretto/secret"
 
 
-def register(name: str) -> None:
+def register() -> None:
     """Let Ray find it in this process."""
     rdt._ensure_default_transports_registered()
-    if name not in rdt.transport_manager_info:
-        rdt.register_tensor_transport(name, ["cpu", "cuda"], RayTransport, torch.Tensor)
+    if NAME not in rdt.transport_manager_info:
+        rdt.register_tensor_transport(NAME, ["cpu", "cuda"], RayTransport, torch.Tensor)
 
 
 _lock = threading.Lock()
@@ -89,7 +91,7 @@ class RayTransport(TensorTransportManager):  # type: ignore[misc]
     @property
     def tensor_transport_backend(self) -> str:
         """Return the name by which Ray knows it."""
-        return "STRETTO"
+        return NAME
 
     @staticmethod
     def is_one_sided() -> bool:
@@ -129,7 +131,7 @@ class RayTransport(TensorTransportManager):  # type: ignore[misc]
         self._withdraw(obj_id)
         for nth, tensor in enumerate(rdt_object):
             if tensor.numel():
-                flat = _bytes_of(tensor)
+                flat = flat_bytes(tensor)
                 if flat.is_cuda and flat.data_ptr() != tensor.data_ptr():
                     torch.cuda.current_stream(flat.device).synchronize()
                 name = f"{obj_id}/{nth}"
@@ -183,7 +185,7 @@ class RayTransport(TensorTransportManager):  # type: ignore[misc]
         for nth, target in enumerate(targets):
             if peer is None or not target.numel():
                 continue
-            flat = _bytes_of(target)
+            flat = flat_bytes(target)
             if flat.data_ptr() != target.data_ptr():
                 staged.append((target, flat))
             if flat.is_cuda:
@@ -222,8 +224,3 @@ class RayTransport(TensorTransportManager):  # type: ignore[misc]
     ) -> None:
         """Send nothing: they are read."""
         raise NotImplementedError("tensors are read by whoever wants them")
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's bytes; of one with gaps, a copy's."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

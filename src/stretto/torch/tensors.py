@@ -30,6 +30,11 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
+def flat_bytes(tensor: Tensor) -> Tensor:
+    """Return a tensor's bytes, in row-major order; of one with gaps, a copy's."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
 def units(tensor: Tensor) -> int:
     """Return how many elements `bits` makes of one."""
     return 1 if tensor.dtype in _KNOWN else int(tensor.element_size())

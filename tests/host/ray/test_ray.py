@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.host.ray import stand_in
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.host,
@@ -174,7 +175,7 @@ def test_every_call_gives_what_ray_says(ray):
 
 
 def test_a_group_may_have_the_name_of_one_that_was(ray):
-    """Also of one that never met, and one that was declared in the actors."""
+    """Of one that the driver declared, or the actors."""
     from ray.util import collective
 
     def summed(rank):
@@ -235,7 +236,7 @@ def test_wrong_lists_are_refused(ray):
         return ""
 
     said = run(ray, actors(ray, 2, "odd"), wrong)
-    assert all("of which 1 has shape (3,); want one a rank, 2" in one for one in said)
+    assert all("tensor 1 of the list has shape (3,); want (2,)" in one for one in said)
 
 
 @pytest.mark.filterwarnings("ignore:RDT ObjectRef")  # it goes back to its maker, too
@@ -271,6 +272,34 @@ def test_tensors_go_from_actor_to_actor(ray):
         for key in ("large", "empty", "gaps", "half"):
             assert mine[key][:2] == theirs[key][:2] == more[key][:2], key
         del ref
+
+
+def test_a_holder_that_is_gone_takes_no_reader_along(ray):
+    """Who reads from it hears of that, and reads from others afterwards."""
+    import torch
+
+    @ray.remote(num_cpus=1, enable_tensor_transport=True)
+    class Holder:
+        @ray.method(tensor_transport="STRETTO")
+        def make(self):
+            return torch.arange(1000.0)
+
+        def read(self, x):
+            return x.sum().item()
+
+        def pid(self):
+            return os.getpid()
+
+    one, other, reader = (Holder.remote() for _ in range(3))
+    assert 499500.0 == ray.get(reader.read.remote(one.make.remote()))
+    lost = one.make.remote()
+    ray.wait([lost], fetch_local=False)
+    where = Path(f"/proc/{ray.get(one.pid.remote())}")
+    ray.kill(one)
+    until(lambda: not where.exists())
+    with pytest.raises(ray.exceptions.RayError):
+        ray.get(reader.read.remote(lost), timeout=90)
+    assert 499500.0 == ray.get(reader.read.remote(other.make.remote()), timeout=60)
 
 
 def test_tensors_are_read_into_those_that_were_given(ray):

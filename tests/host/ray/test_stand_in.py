@@ -52,9 +52,18 @@ def groups(comm, folder):
 
     stretto.ray.enable()
     stretto.ray.enable()
+    from stretto.ray import group as room
     from stretto.ray.group import RayGroup
 
     wrong = []
+    if comm.rank == 1:  # the others do not come
+        room._DEADLINE_S, usual = 0.5, room._DEADLINE_S
+        try:
+            RayGroup(comm.num_ranks, comm.rank, "default")
+            wrong.append("it met nobody")
+        except stretto.errors.RendezvousError:
+            room._DEADLINE_S = usual
+    comm.barrier()
     for _ in range(2):
         group = RayGroup(comm.num_ranks, comm.rank, "default")
         calls = Calls(group, made["ray.util.collective.types"])
@@ -63,16 +72,52 @@ def groups(comm, folder):
         try:
             group.allgather([[np.zeros(2)] * 2], [np.zeros(2)])
         except stretto.errors.CallError as e:
-            wrong += [] if "want one a rank, 3" in str(e) else [str(e)]
+            wrong += [] if "want 3, one for every rank" in str(e) else [str(e)]
+        try:
+            group.allgather([[np.zeros(2), np.zeros(3), np.zeros(2)]], [np.zeros(2)])
+        except stretto.errors.CallError as e:
+            wrong += [] if "has shape (3,); want (2,)" in str(e) else [str(e)]
+        given = np.zeros(2)
+        given.flags.writeable = False
+        try:
+            group.allreduce([given])
+        except stretto.errors.CallError as e:
+            wrong += [] if "want a copy" in str(e) else [str(e)]
         group.destroy_group()
         comm.barrier()
     return wrong, sorted(path.name for path in folder.glob("*"))
 
 
 def test_every_call_gives_what_ray_says(tmp_path):
-    """Groups follow each other under one name, and leave nothing in the store."""
+    """Groups follow each other under one name, also one that did not meet.
+
+    They leave nothing in the store.
+    """
     found = stretto.spawn(groups, tmp_path, num_ranks=3, deadline_s=60)
     assert [([], [])] * 3 == found
+
+
+def gives_up(comm, transport):
+    """Give up what is read; it can be read afterwards. Return what was wrong."""
+    import torch
+
+    wrong = []
+    large = torch.arange(1 << 24, dtype=torch.int32)
+    if comm.rank == 0:
+        about = transport.extract_tensor_transport_metadata("large", [large])
+        comm.broadcast_object(about, pickle=True)
+    else:
+        about = comm.broadcast_object(None, pickle=True)
+        begun = transport.fetch_multiple_tensors("large", about, None)
+        transport.abort_transport("large", None)
+        try:  # it may have come before
+            done = transport.wait_fetch_complete(begun, 60)
+            wrong += [] if torch.equal(done[0], large) else ["aborted, and wrong"]
+        except stretto.errors.TransferError:
+            pass
+        again = transport.recv_multiple_tensors("large", about, None)
+        wrong += [] if torch.equal(again[0], large) else ["wrong afterwards"]
+    return wrong
 
 
 def reads(comm, folder):
@@ -120,6 +165,7 @@ def reads(comm, folder):
         begun = transport.fetch_multiple_tensors("none", about, None, [])
         wrong += transport.wait_fetch_complete(begun)
         transport.abort_transport("none", None)
+    wrong += gives_up(comm, transport)
     comm.barrier()
     return wrong
 

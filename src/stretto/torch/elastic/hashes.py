@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
+from stretto.torch.tensors import flat_bytes
+
 _ROW = 1024
 _BYTES = 8 * _ROW
 
 
 def hash_of(tensor: Any) -> str:
     """Return the hash of a tensor's bytes, in row-major order."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    flat = flat_bytes(tensor)
     whole = flat.numel() // _BYTES * _BYTES
     found = hashlib.blake2b(digest_size=16)
     found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())

@@ -16,6 +16,7 @@ import torch
 from stretto import caches
 from stretto.errors import MembershipError
 from stretto.torch.elastic.hashes import differences, hashes_of
+from stretto.torch.tensors import flat_bytes
 from stretto.transfer import Engine
 
 _CONNECT_S, _MOVE_S = 30.0, 600.0
@@ -95,7 +96,7 @@ class StateMover:
         for name, tensor in tensors.items():
             if tensor.numel():
                 region = self._engine.share(
-                    _bytes_of(tensor), f"{tag}/{name}", read_only=True
+                    flat_bytes(tensor), f"{tag}/{name}", read_only=True
                 )
                 self._shared.append(region)
 
@@ -114,7 +115,7 @@ class StateMover:
         for name, tensor in tensors.items():
             if not tensor.numel():
                 continue
-            flat = _bytes_of(tensor)
+            flat = flat_bytes(tensor)
             if flat.data_ptr() != tensor.data_ptr():
                 staged.append((tensor, flat))
             region = peer.region(f"{tag}/{name}").wait(_CONNECT_S)
@@ -127,8 +128,3 @@ class StateMover:
     def close(self) -> None:
         """End it."""
         self._engine.close()
-
-
-def _bytes_of(tensor: Any) -> Any:
-    """Return a tensor's bytes; of one that is not contiguous, a copy's."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
