@@ -186,8 +186,8 @@ def _target(given: Any) -> torch.Tensor:
 
 def _tensor(x: Any) -> torch.Tensor:
     """Return an array as a tensor of the same memory, of which no gradient is taken."""
-    if isinstance(x, torch.Tensor):
-        return x.detach()
+    if isinstance(x, torch.Tensor):  # the same object: its calls are known
+        return x.detach() if x.requires_grad else x
     if isinstance(x, np.ndarray):
         with warnings.catch_warnings():  # PyTorch warns of what may only be read
             warnings.simplefilter("ignore", UserWarning)
