@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from stretto.torch.options import Options
     from stretto.torch.registry import communicator
+    from stretto.torch.weaving import woven
 
 __all__ = [
     "Options",
@@ -92,6 +93,7 @@ __all__ = [
     "sandbox",
     "scatter",
     "suspend",
+    "woven",
 ]
 
 _HOMES = {
@@ -101,6 +103,7 @@ _HOMES = {
     "fuse": "fusing",
     "place_buffers": "buffers",
     "sandbox": "answered",
+    "woven": "weaving",
     **dict.fromkeys(
         ("deregister", "empty", "pool", "register", "resume", "suspend"), "memory"
     ),

@@ -30,6 +30,7 @@ __all__ = [
     "between_hosts",
     "boxes",
     "doctor",
+    "gpus",
     "include_path",
     "lacks",
     "load",
@@ -143,6 +144,13 @@ def doctor() -> Mapping[str, str]:
     from stretto.executors.cuda.checkup import examine
 
     return examine()
+
+
+def gpus() -> list[str]:
+    """Return the names of the GPUs that are visible, without using one."""
+    from stretto.executors.cuda.checkup import names
+
+    return names()
 
 
 def include_path() -> str:

@@ -36,6 +36,15 @@ def examine() -> Mapping[str, str]:
     return found
 
 
+def names() -> list[str]:
+    """Return the names of the GPUs that are visible; none without a driver."""
+    try:
+        many = int(ask("cuDeviceGetCount"))
+    except StrettoError:
+        return []
+    return [_gpu(index).partition(",")[0] for index in range(many)]
+
+
 @contextlib.contextmanager
 def _kept_context() -> Iterator[None]:
     before = ask("cuCtxGetCurrent")

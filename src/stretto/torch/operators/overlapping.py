@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from stretto.errors import CallError
-from stretto.executors import cuda
 from stretto.runtime.calls import Communicator
+from stretto.torch.sums import added
 
 HOW = ""
 """How products are summed; empty: as the profile says.
@@ -235,21 +235,4 @@ def _scatter(turn: _Turn, x: Tensor, w: Tensor, shape: list[int]) -> Tensor:
     torch.mm(x.split(rows)[me], w, out=own[me])
     here.wait_stream(copies)
     room.barrier(comm)  # everything has come
-    return _added(mine, n, shape)
-
-
-def _added(mine: Tensor, n: int, shape: list[int]) -> Tensor:
-    """Return the sum of n parts in their order, rounded once."""
-    parts = mine.view(n, *shape)
-    if not mine.is_cuda:
-        return parts.sum(0)
-    adder, out = cuda.adder(), parts.new_empty(shape)
-    kind, ends = (
-        str(mine.dtype).removeprefix("torch."),
-        (mine.data_ptr(), out.data_ptr()),
-    )
-    if not adder.takes(kind, n, out.nbytes, *ends):
-        return parts.sum(0)
-    stream = torch.cuda.current_stream().cuda_stream
-    adder.add(kind, n, out.nbytes, *ends, stream)
-    return out
+    return added(mine, n, shape)
