@@ -212,17 +212,18 @@ def _list(rest: Sequence[str]) -> int:
         ]  # fmt: skip
         said = (kind.__doc__ or "").partition("\n")[0]
         rows.append({"problem": name, "needs": ", ".join(needs),
-                     "missing": _missing(), "what": said})  # fmt: skip
+                     "missing": _missing(kind), "what": said})  # fmt: skip
     given.command = "search"
     print_rows(given, rows)
     return 0
 
 
-def _missing() -> str:
-    """Return what would make judges quicker, if it is not there."""
+def _missing(kind: Any) -> str:
+    """Return what would make judges see more, or be quicker, if it is not there."""
     from stretto.fabric.jit import missing
 
-    return "numba: runs, but some fifty times as slowly" if missing() else ""
+    quick = "numba: runs, but some fifty times as slowly" if missing() else ""
+    return "; ".join(said for said in (kind.lacks(), quick) if said)
 
 
 def _plain(verb: str, rest: Sequence[str], *names: str) -> argparse.Namespace:

@@ -76,7 +76,10 @@ def load(path: str | Path) -> FoundPolicy:
     name = top.text("problem")
     kind = kind_of(name)
     if not issubclass(kind, PolicyProblem):
-        raise ParseError(f"{file}: problem = {name!r}: want a problem of policies")
+        raise ParseError(
+            f"{file}: problem = {name!r}: want one of policies; weaves are read by "
+            "stretto.torch.woven"
+        )
     found = FoundPolicy(file.stem, name, top.text("found"), kind)
     try:
         found.policy  # noqa: B018 - read now, not when it is used

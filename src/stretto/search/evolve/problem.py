@@ -57,6 +57,11 @@ class Problem(Generic[C]):
     isolated: ClassVar[bool] = False
     """Whether to judge in child processes: for whatever may hang, die or eat memory."""
 
+    @classmethod
+    def lacks(cls) -> str:
+        """Return what is missing here for it to be searched in full, or nothing."""
+        return ""
+
     @property
     def said(self) -> Mapping[str, str]:
         """Everything that decides what is found, such as files by their digests."""

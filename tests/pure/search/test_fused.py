@@ -1,0 +1,61 @@
+"""The problem of weaves, where there is no GPU: proved, counted, the same each time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stretto.compiler.weaves import LOADS, Weave, placed
+from stretto.search import evolve, problem, replay
+from stretto.search.problems._counting import WeaveCosts, counted
+
+
+def fused(load: str = "moe_dispatch_combine", **more):
+    return problem("fused", **{"load": load, "device": "none", **more})
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_a_search_is_the_same_each_time_and_better_than_its_start(load: str) -> None:
+    """The same seed gives the same run, and a better weave than the first."""
+    found = [evolve(fused(load), evals=60, seed=3) for _ in range(2)]
+    assert found[0].text == found[1].text
+    assert list(map(repr, found[0].run.rows())) == list(map(repr, found[1].run.rows()))
+    assert found[0].held_out["counted_us"] < found[0].first["counted_us"]
+    assert replay(fused(load), found[0].run) == 0
+    assert all(not one.verdict.refused for one in found[0].run.rows())
+
+
+def test_changes_are_proved_and_print_as_they_are_read() -> None:
+    """What a search makes of weaves is right before it is judged."""
+    made, rng = fused(ranks=4, tokens=8192), random.Random(1)
+    new = 0
+    for way in made.changes():
+        for parent in made.seeds():
+            child = made.change(way, [parent, parent], rng)
+            assert made.parse(made.spell(child)) == child
+            new += child != parent
+    assert new > 20
+
+
+def test_weaves_that_do_the_same_are_one() -> None:
+    """An order that no stream can tell from another is not judged twice."""
+    made = fused("gemm_all_gather")
+    one = "parts=1 | m free; a push 1.0; m do 0.0; m came 1.0; m do 1.0"
+    other = "parts=1 | m free; m do 0.0; a push 1.0; m came 1.0; m do 1.0"
+    later = "parts=1 | m free; a push 1.0; m came 1.0; m do 0.0; m do 1.0"
+    said = [made.behaviour(made.parse(text)) for text in (one, other, later)]
+    assert said[0] == said[1] != said[2]
+
+
+def test_the_count_is_that_of_the_longest_way() -> None:
+    """Counted time is that of the slower of link and processor."""
+    costs = WeaveCosts(100, 200, meet_us=5, copy_us=0, kernel_us=0, host_us=0)
+    text = "parts=1 graph | m free; a push 1.0; m do 0.0; m came 1.0; m do 1.0"
+    shape = LOADS["gemm_all_gather"]
+    weave = Weave.parse(text, shape, 2)
+    us = counted(placed(weave, shape), 1, costs, graph=True)
+    assert us == pytest.approx(0.5 + 5 + 200 + 5 + 200, abs=2)
+    slow = WeaveCosts(900, 200, meet_us=5, copy_us=0, kernel_us=0, host_us=0)
+    us = counted(placed(weave, shape), 1, slow, graph=True)
+    assert us == pytest.approx(0.5 + 5 + 900 + 5 + 200, abs=2)
