@@ -107,12 +107,11 @@ class PlainEnds:
         return found
 
 
-_WEIGHT, _, _, _, _FIRST, _HOPS, _LIMIT, _MOST = range(8)
-_LEFT, _SINCE, _AGE, _FIELDS = 12, 13, 14, 16
+_LEFT, _SINCE, _WEIGHT, _MOST, _LIMIT, _AGE, _FIRST, _HOPS, _FIELDS = range(9)
 """Where these are in a row of a flow, and how long that is."""
-_FRESH, _GONE, _TOUCH, _DUE, _LISTS = 0, 1, 2, 9, 10
+_FRESH, _GONE, _TOUCH, _DUE, _LISTS = 0, 1, 2, 8, 11
 _NUM_FRESH, _NUM_ADMITTED, _NUM_GONE, _NUM_TOUCHED, _NUM_DUE, _EVENTS, _USED = range(7)
-_BLOCK, _FEW, _PART = 64, 256, 8
+_BLOCK, _FEW, _PART = 32, 256, 8
 _when = itemgetter(0, 1)
 
 
@@ -131,13 +130,16 @@ class CompiledEnds:
         self._links["capacity"] = capacity
         self._links["slot"] = -1
         self._flows = np.zeros(0, self._code.FLOW)
+        self._shares = np.zeros(0, self._code.SHARE)
+        self._rooms = np.zeros(links, self._code.ROOM)
+        self._widest = 4
         self._levels, self._ends = _blocks(links), _blocks(0)
         self._lists: Any = None
         self._parts: Any = None
-        self._ways = np.zeros(_FEW, np.int64)
+        self._ways = np.zeros(_FEW, np.uint32)
         self._way: dict[tuple[int, ...], int] = {}
         """Where in these the links of a route begin."""
-        self._single = np.zeros(7, np.int64)
+        self._single = np.zeros(8, np.int64)
         self._parcels: list[Parcel[Any] | None] = []
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
@@ -155,7 +157,7 @@ class CompiledEnds:
         made = cls(plain.capacity)
         for flow in plain.flows.values():
             made.add(flow.owner, flow.since)  # type: ignore[arg-type]
-        while not made._code.admit(made._arrays):
+        while not made._code.admit(made._address):
             made._lay()
         fresh = [made._rows[id(flow.owner)] for flow in plain.unsettled]
         made._single[[_NUM_FRESH, _NUM_ADMITTED]] = len(fresh)
@@ -163,8 +165,10 @@ class CompiledEnds:
         for flow in plain.flows.values():
             row = made._rows[id(flow.owner)]
             into = made._flows[row]
-            into["rate"], into["share"] = flow.rate, flow.rate / flow.weight
-            into["left"], into["neck"], into["age"] = flow.left, flow.neck, flow.age
+            into["left"], into["age"] = flow.left, flow.age
+            share = made._shares[row]
+            share["rate"], share["share"] = flow.rate, flow.rate / flow.weight
+            share["neck"] = flow.neck
             made._ends[row] = flow.ends_at
         touched = list(plain.touched)
         made._links["touched"][touched] = 1
@@ -208,7 +212,7 @@ class CompiledEnds:
         if not self._changed:
             return
         self._words[_EVENTS] = self._num_events
-        while (first := self._settle(now, self._arrays)) < 0:
+        while (first := self._settle(now, self._address)) < 0:
             self._lay()
         self._num_events = self._words[_EVENTS]
         self._free += self._gone
@@ -246,8 +250,12 @@ class CompiledEnds:
         """Keep the links of a route; return where."""
         first = self._num_hops
         self._num_hops += len(links)
+        if len(links) > self._widest:
+            self._widest = len(links)
+            self._slots = np.zeros((len(self._parcels), self._widest), np.uint32)
+            self._gather()
         if self._num_hops >= len(self._ways):
-            ways = np.zeros(2 * self._num_hops, np.int64)
+            ways = np.zeros(2 * self._num_hops, np.uint32)
             ways[:first] = self._ways[:first]
             self._ways = ways
             self._gather()
@@ -261,10 +269,15 @@ class CompiledEnds:
         flows = np.zeros(rows, self._code.FLOW)
         flows[:had] = self._flows
         self._flows = flows
+        shares = np.zeros(rows, self._code.SHARE)
+        shares[:had] = self._shares
+        self._shares = shares
+        self._mine = np.zeros(rows + 1, self._code.MINE)
+        self._slots = np.zeros((rows, self._widest), np.uint32)
         ends = _blocks(rows)
         ends[:had] = self._ends[:had]
         self._ends = ends
-        lists = np.zeros((_LISTS, max(rows, len(self._links))), np.int64)
+        lists = np.zeros((_LISTS, max(rows, len(self._links)) + 1), np.uint32)
         if had:
             lists[:, : self._lists.shape[1]] = self._lists
         self._lists = lists
@@ -275,9 +288,9 @@ class CompiledEnds:
     def _lay(self) -> None:
         """Give every link a part with room for more flows than are on it."""
         many = self._links["many"]
-        places = np.maximum(2 * many, _PART)
+        places = np.maximum(2 * many, _PART).astype(np.int64)
         starts = np.cumsum(places) - places
-        parts = np.zeros((2, 3 * int(places.sum())), np.int64)
+        parts = np.zeros((2, 3 * int(places.sum())), np.uint32)
         for link in np.flatnonzero(many):
             start, first, last = starts[link], self._links["start"][link], many[link]
             parts[0, start : start + last] = self._parts[0, first : first + last]
@@ -291,9 +304,14 @@ class CompiledEnds:
         """Keep the arrays as compiled code takes them, and as Python writes them."""
         bits = self._levels.view(np.int64), self._ends.view(np.int64)
         self._arrays = (
-            self._flows, self._links, self._ways, self._parts, self._levels, bits[0],
+            self._flows, self._shares, self._links, self._mine, self._rooms,
+            self._ways, self._slots, self._parts, self._levels, bits[0],
             self._ends, bits[1], self._lists, self._single,
         )  # fmt: skip
+        # an array takes seven words, and two more for each further dimension
+        self._kept = np.zeros(9 * len(self._arrays), np.int64)
+        self._address = self._kept.ctypes.data
+        self._code.keep(self._address, self._arrays)
         self._as_floats: Any = self._flows.view(np.float64).data
         self._as_words: Any = self._flows.view(np.int64).data
         self._flat_lists: Any = self._lists.reshape(-1).data
