@@ -3,12 +3,14 @@
     python tests/device/graph_forms.py --ranks 2 --out DIR [--share] [--only WORDS]
 
 Conditional bodies, child graphs, graphs for launches by the device, several streams in
-one capture, a graph that outlives its communicator. By the driver's calls alone.
+one capture, a graph that outlives its communicator. By the driver's calls alone. Loops
+want WHILE_CUBIN, a file made of while_node.cu; without it they say so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import time
@@ -114,6 +116,13 @@ def replays(calls: Calls, graph: Any, times: int = 1, flags: int = 0) -> None:
 
 def conditional(graph: Any, value: int, after: Any = None) -> Any:
     """Add a node whose body runs where its condition is true; return the body."""
+    return conditioned(graph, value, after=after)[1][0]
+
+
+def conditioned(
+    graph: Any, value: int, kind: str = "IF", bodies: int = 1, after: Any = None
+) -> tuple[Any, list[Any]]:
+    """Add a node with bodies; return the handle of its condition, and these."""
     from cuda.bindings import driver
 
     context = ask("cuCtxGetCurrent")
@@ -123,12 +132,12 @@ def conditional(graph: Any, value: int, after: Any = None) -> Any:
     said.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
     said.conditional.handle = handle
     kinds = driver.CUgraphConditionalNodeType
-    said.conditional.type = kinds.CU_GRAPH_COND_TYPE_IF
-    said.conditional.size = 1
+    said.conditional.type = getattr(kinds, f"CU_GRAPH_COND_TYPE_{kind}")
+    said.conditional.size = bodies
     said.conditional.ctx = context
     before = None if after is None else [after]
     ask("cuGraphAddNode", graph, before, None, 0 if after is None else 1, said)
-    return said.conditional.phGraph_out[0]
+    return handle, [said.conditional.phGraph_out[i] for i in range(bodies)]
 
 
 @check
@@ -149,6 +158,63 @@ def bodies_that_do_not_run(r: Rank) -> Any:
         calls.make()
     replays(calls, graph, times=0)
     return {"replays": REPLAYS}
+
+
+@check
+def bodies_of_a_switch(r: Rank) -> Any:
+    """In two bodies of a SWITCH: the one that is meant makes its calls, once."""
+    calls = Calls(r)
+    for value, times in ((0, 1), (1, 2), (7, 0)):  # seven: there is none
+        graph = ask("cuGraphCreate", 0)
+        _, bodies = conditioned(graph, value, "SWITCH", 2)
+        for many, body in enumerate(bodies, 1):
+            with captured(calls, body):
+                for _ in range(many):
+                    calls.make()
+        replays(calls, graph, times=times)
+    return {"replays": 3 * REPLAYS}
+
+
+@check
+def bodies_of_a_loop(r: Rank) -> Any:
+    """In the body of a WHILE: calls go on until what they sum is large enough.
+
+    All ranks see the same sum, so they leave the loop in the same turn.
+    """
+    from cuda.bindings import driver
+
+    cubin = os.environ.get("WHILE_CUBIN")
+    if not cubin:
+        return {"not run": "no WHILE_CUBIN; see while_node.cu"}
+    calls, graph = Calls(r), ask("cuGraphCreate", 0)
+    module = ask("cuModuleLoadData", Path(cubin).read_bytes())
+    function = ask("cuModuleGetFunction", module, b"go_on")
+    handle, (body,) = conditioned(graph, 1, "WHILE")
+    limit, stream = 1000.0, driver.CUstream(calls.stream.cuda_stream)
+    turns = r.zeros(1, r.torch.int32)
+    with captured(calls, body):
+        calls.make()
+        values = (int(handle), calls.arrays[0].data_ptr(), limit, turns.data_ptr())
+        kinds = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_float, ctypes.c_void_p)
+        ask("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, (values, kinds), 0)
+    made = ask("cuGraphInstantiate", graph, 0)
+    counts = []
+    for seed in range(REPLAYS):
+        want, many = calls.fill(seed * seed), 1
+        turns.zero_()
+        r.together()
+        ask("cuGraphLaunch", made, stream)
+        while want < limit:
+            want, many = want * r.n, many + 1
+        calls.expect(want, f"replay {seed}, {many} turns")
+        assert int(turns) == many, f"{int(turns)} turns for {many}"
+        counts.append(many)
+        if seed % 3 == 0:
+            want = calls.fill(seed)
+            calls.make()
+            calls.expect(want, f"by itself {seed}")
+    ask("cuGraphExecDestroy", made)
+    return {"turns": counts}
 
 
 @check
