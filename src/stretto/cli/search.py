@@ -43,6 +43,11 @@ def run(args: argparse.Namespace) -> int:
 
     kind = kind_of(args.what)
     given = _parser(args.what, kind).parse_args(args.rest)
+    if given.jobs and kind.apart:
+        raise CallError(
+            f"--jobs {given.jobs}: {args.what} judges in processes of its own, "
+            "which others would disturb"
+        )
     arguments = {
         name: _value(name, getattr(given, name))
         for name, one in inspect.signature(kind).parameters.items()

@@ -32,6 +32,7 @@ class Answerer:
             command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
         self._said = bytearray()
+        self._is_ended = False
         self._send(told)
         answer = self._answer(time.monotonic() + begin_s)
         if answer != {"ready": True}:
@@ -46,7 +47,7 @@ class Answerer:
 
     def is_alive(self) -> bool:
         """Return whether it can be asked."""
-        return self._process.poll() is None
+        return not self._is_ended and self._process.poll() is None
 
     def ask(self, question: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
         """Return its answer, or `refused` with why there is none; then it is ended.
@@ -71,7 +72,10 @@ class Answerer:
         return {"refused": said}
 
     def kill(self) -> None:
-        """End it, and what it started."""
+        """End it, and what it started; once: its number may be another's later."""
+        if self._is_ended:
+            return
+        self._is_ended = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

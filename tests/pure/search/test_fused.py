@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from stretto.compiler.weaves import LOADS, Weave, placed
+from stretto.cli import main
+from stretto.compiler.weaves import LOADS, FoundWeave, Weave, placed
 from stretto.search import evolve, problem, replay
 from stretto.search.problems._counting import WeaveCosts, counted
 
@@ -59,3 +60,16 @@ def test_the_count_is_that_of_the_longest_way() -> None:
     slow = WeaveCosts(900, 200, meet_us=5, copy_us=0, kernel_us=0, host_us=0)
     us = counted(placed(weave, shape), 1, slow, graph=True)
     assert us == pytest.approx(0.5 + 5 + 900 + 5 + 200, abs=2)
+
+
+def test_the_command_writes_what_is_read_again(tmp_path, capsys) -> None:
+    """A found weave is a file that says for what it is; more judges are refused."""
+    path, run = tmp_path / "found.toml", tmp_path / "run.db"
+    words = ["search", "fused", "gemm_reduce_scatter", "--device", "none"]
+    assert main([*words, "--evals", "40", "-o", str(path), "--db", str(run)]) == 0
+    found = FoundWeave.read(path)
+    assert (found.load, found.ranks, found.tokens) == ("gemm_reduce_scatter", 2, 8192)
+    assert found.text in capsys.readouterr().out
+    assert main(["search", "replay", str(run)]) == 0
+    assert main([*words, "--jobs", "2"]) == 2
+    assert "processes of its own" in capsys.readouterr().err

@@ -56,6 +56,8 @@ class Problem(Generic[C]):
     rungs: tuple[str, ...] = ("whole",)
     isolated: ClassVar[bool] = False
     """Whether to judge in child processes: for whatever may hang, die or eat memory."""
+    apart: ClassVar[bool] = False
+    """Whether it has processes of its own for that, which others would disturb."""
 
     @classmethod
     def lacks(cls) -> str:

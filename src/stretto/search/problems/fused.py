@@ -35,6 +35,7 @@ class FusedProblem(Problem[Weave]):
     """Weave matmuls with what is moved: fewer waits, the same numbers."""
 
     name: ClassVar[str] = "fused"
+    apart: ClassVar[bool] = True
 
     def __init__(
         self,

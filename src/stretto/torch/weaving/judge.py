@@ -127,9 +127,9 @@ class _Rank:
         self._comm, self._told = comm, told
         self._on_gpu = told["device"] == "cuda"
         if self._on_gpu:
-            torch.cuda.set_device(0 if told.get("share") else comm.rank)
+            torch.cuda.set_device(comm.rank)
         torch.set_num_threads(max(1, (os.cpu_count() or 2) // comm.num_ranks))
-        backend = "nccl" if self._on_gpu and not told.get("share") else "gloo"
+        backend = "nccl" if self._on_gpu else "gloo"
         dist.init_process_group(
             backend, init_method=f"file://{folder}/meet", rank=comm.rank,
             world_size=comm.num_ranks,
