@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,16 +22,19 @@ _BEGIN_S = 60.0
 
 
 class Answerer:
-    """The process, as whoever asks sees it."""
+    """The process, as whoever asks sees it; its temporary files go with it."""
 
     def __init__(
         self, command: Sequence[str], told: str, *, begin_s: float = _BEGIN_S
     ) -> None:
         """Start it, tell it what it is to be, and hear that it is ready."""
         pipe = subprocess.PIPE
+        self._folder = tempfile.TemporaryDirectory()
+        self._stderr = tempfile.TemporaryFile(dir=self._folder.name)  # noqa: SIM115
         self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        )
+            command, stdin=pipe, stdout=pipe, stderr=self._stderr,
+            start_new_session=True, env={**os.environ, "TMPDIR": self._folder.name},
+        )  # fmt: skip
         self._said = bytearray()
         self._is_ended = False
         self._send(told)
@@ -79,10 +83,12 @@ class Answerer:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
             with contextlib.suppress(BrokenPipeError):  # what it did not read
                 if pipe is not None:
                     pipe.close()
+        with contextlib.suppress(OSError):  # whoever it started may still end
+            self._folder.cleanup()
 
     def _send(self, line: str) -> None:
         stdin = self._process.stdin
@@ -115,9 +121,8 @@ class Answerer:
         return {}
 
     def _last_words(self) -> str:
-        stderr = self._process.stderr
-        if stderr is None or not readable(stderr, 0):
-            return "it said nothing"
-        said = os.read(stderr.fileno(), 65536).decode(errors="replace").split("\n")
+        end = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, end - 65536))
+        said = self._stderr.read().decode(errors="replace").split("\n")
         words = (line for line in reversed(said) if line.strip())
         return next(words, "it said nothing")[:200]

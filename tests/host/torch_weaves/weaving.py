@@ -81,9 +81,12 @@ def right(comm: Any, call: Woven, text: str, seed: int) -> None:
     call.memory.poison()
     settle(load)
     comm.barrier()
-    for turn in range(3):
+    pairs = []
+    for turn in range(3):  # one behind the other: nobody waits for the others
         load.fresh(seed * 8 + turn)
-        found = call().clone()
+        pairs.append(call().clone())
+    for turn, found in enumerate(pairs):
+        load.fresh(seed * 8 + turn)
         wanted = load.plain(dist, None)
         settle(load)
         if not wanted.numel():
@@ -137,10 +140,25 @@ def use_found(comm: Any, folder: str, device: str = "cpu") -> None:
             x.copy_(torch.randn(34, 12, generator=gen))
             wanted = plain(x, w, group)
             torch.testing.assert_close(call(), wanted, rtol=1e-4, atol=1e-4)
+        wide = torch.zeros(34, 24, device=device)[:, ::2]
         for tensors, why in (
             ({"x": x}, "want x, w"),
-            ({"x": x.t(), "w": w}, "contiguous"),
+            ({"x": wide, "w": w}, r"want \(rows, k\), contiguous"),
+            ({"x": x[:, :9].contiguous(), "w": w}, r"x has shape \(34, 9\)"),
             ({"x": x, "w": w.double()}, "of one type"),
+            ({"x": x[:0], "w": w}, "no elements"),
         ):
             with pytest.raises(CallError, match=why):
                 woven(path, group=group, **tensors)
+        mine = x if rank else x[:32]
+        with pytest.raises(CallError, match="differ: rows of x"):
+            woven(path, group=group, x=mine, w=w)
+        if rank:
+            with pytest.raises(CallError, match="want x, w"):
+                woven(path, group=group, x=x)
+        else:
+            with pytest.raises(CallError, match="rank 1 has tensors that cannot"):
+                woven(path, group=group, x=x, w=w)
+        w.requires_grad_()
+        assert not woven(path, group=group, x=x, w=w)().requires_grad
+        w.requires_grad_(False)

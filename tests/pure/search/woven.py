@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 MEETS = ("free", "stored", "came", "sent")
-MOVES = ("push", "pull", "send", "store", "do")
 
 
 class Virtual:

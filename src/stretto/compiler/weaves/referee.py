@@ -69,6 +69,13 @@ def _cover(
             f"meets on streams {' and '.join(sorted(meets))}: ranks could meet in "
             "another order; want all on one"
         )
+    for one in steps:
+        comes = one.step.do in ("store", "stored", "push", "pull", "came")
+        if (comes and not shape.comes) or (
+            one.step.do in ("send", "sent") and not shape.goes
+        ):
+            what = "comes from others" if comes else "goes to others"
+            raise PlanError(f"{one.step}: nothing {what} in such a call")
     far = range(1, ranks)
     own = range(0 if shape.own else 1, ranks)
     wanted = {

@@ -184,7 +184,12 @@ class FusedProblem(Problem[Weave]):
             told = {"load": self.load, "ranks": self.ranks, "tokens": self.tokens,
                     "width": self.width, "device": self._device}  # fmt: skip
             command = [sys.executable, "-m", _JUDGE, str(os.getpid())]
-            self._judge = Answerer(command, json.dumps(told), begin_s=_BEGIN_S)
+            try:
+                self._judge = Answerer(command, json.dumps(told), begin_s=_BEGIN_S)
+            except CallError as e:
+                if self._judge is None:  # never there: nothing can be judged
+                    raise
+                return {"refused": str(e)}
             weakref.finalize(self, self._judge.kill)
         asked = {"text": text, "fresh": fresh, "inputs": inputs}
         return self._judge.ask(asked, deadline_s)

@@ -73,11 +73,12 @@ class _Ranks:
         self._ends: list[Connection] = []
         for _ in range(told["ranks"]):
             self._ends.append(self._listener.accept())
+        self._listener.close()
 
     def _run(self, told: Mapping[str, Any], place: str) -> None:
         try:
             spawn(_serve, dict(told), place, num_ranks=told["ranks"])
-        except StrettoError as e:
+        except Exception as e:
             said = [line for line in str(e).splitlines() if "Error" in line]
             self._wrong = (said or [str(e)])[0].strip()[:400]  # what was first
             with contextlib.suppress(OSError):
@@ -86,19 +87,16 @@ class _Ranks:
 
     def ask(self, line: str) -> dict[str, Any]:
         """Return what ranks say of a weave."""
-        for end in self._ends:
-            end.send(line)
+        with contextlib.suppress(OSError):  # who is gone is heard of below
+            for end in self._ends:
+                end.send(line)
         return self.hear()
 
     def hear(self) -> dict[str, Any]:
         """Return what rank 0 says, or why there is nobody."""
-        try:
-            for end in self._ends:
-                said: dict[str, Any] = end.recv()
-                if said:
-                    return said
-        except (EOFError, OSError):
-            pass
+        with contextlib.suppress(EOFError, OSError):
+            every: list[dict[str, Any]] = [end.recv() for end in self._ends]
+            return next(said for said in every if said)
         self._thread.join(_BEGIN_S)
         why = self._wrong or "the ranks ended"
         return {"cost": None, "refused": why, "last": True}
@@ -221,15 +219,14 @@ class _Rank:
         woven.memory.poison()
         self._settle()
         self._comm.barrier()
-        woven()
+        first = woven().float().clone()
         load.fresh(seed + 1)  # while others may still be in the call before
         found = woven().float().clone()
-        wanted = load.plain(dist, None).float()
+        wanted = load.plain(dist, None).float().clone()
+        load.fresh(seed)
+        before = load.plain(dist, None).float()
         self._settle()
-        if not wanted.numel():
-            return 0.0
-        gap = float((found - wanted).abs().max() / wanted.abs().max())
-        return math.inf if math.isnan(gap) else gap
+        return max(_gap(first, before), _gap(found, wanted))
 
     def _took(self, way: Callable[[], Any]) -> float:
         """Return microseconds a call of the slowest rank."""
@@ -261,6 +258,14 @@ class _Rank:
     def _settle(self) -> None:
         if self._on_gpu:
             torch.cuda.synchronize()
+
+
+def _gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return how far one is from the other, of the largest."""
+    if not wanted.numel():
+        return 0.0
+    gap = float((found - wanted).abs().max() / wanted.abs().max())
+    return math.inf if math.isnan(gap) else gap
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,10 @@ class _Act(NamedTuple):
     does: Callable[[], None]
     event: Any
     """What others wait for; None: nobody does."""
+
+
+_last: weakref.WeakKeyDictionary[Communicator, Any] = weakref.WeakKeyDictionary()
+"""The stream of the call before, of each communicator."""
 
 
 class WovenMemory:
@@ -152,8 +157,6 @@ class Woven:
                 )
             )
         self._graph: Any = None
-        self._last: Any = None
-        """The stream of the call before."""
 
     def __call__(self) -> Tensor:
         """Do the call on the current stream; return its result, until the next call.
@@ -165,9 +168,10 @@ class Woven:
         if torch.cuda.is_current_stream_capturing():
             return self._once()
         here = torch.cuda.current_stream()
-        if self._last is not None and self._last != here:
-            here.wait_stream(self._last)  # two calls use the same memory
-        self._last = here
+        last = _last.get(self._comm)
+        if last is not None and last != here:
+            here.wait_stream(last)  # two calls use the same memory, or the same meets
+        _last[self._comm] = here
         if not self.weave.graph:
             return self._once()
         if self._graph is None:
@@ -314,18 +318,20 @@ def _spared(spare: int) -> Iterator[None]:
     if not spare:
         yield
         return
-    library, handle = _cublas(), torch.cuda.current_blas_handle()
+    aim, handle = _cublas(), ctypes.c_void_p(torch.cuda.current_blas_handle())
     many = torch.cuda.get_device_properties().multi_processor_count
-    library.cublasSetSmCountTarget(ctypes.c_void_p(handle), many - spare)
+    aim(handle, many - spare)
     try:
         yield
     finally:
-        library.cublasSetSmCountTarget(ctypes.c_void_p(handle), 0)
+        aim(handle, 0)
 
 
 @functools.cache
 def _cublas() -> Any:
-    """Return the library that torch has loaded."""
+    """Return what tells the library that torch has loaded how many it may use."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").split()
-    path = next(word for word in maps if "libcublas.so" in word)
-    return ctypes.CDLL(path)
+    path = next((word for word in maps if "libcublas.so" in word), None)
+    if path is None:
+        raise CallError("spare: torch's cuBLAS is not a library of its own here")
+    return ctypes.CDLL(path).cublasSetSmCountTarget

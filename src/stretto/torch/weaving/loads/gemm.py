@@ -133,6 +133,13 @@ def _both(load: WovenLoad, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tenso
         raise CallError(f"{load.name}: {', '.join(tensors) or 'no'} tensors; want x, w")
     x, w = tensors["x"], tensors["w"]
     good = x.dim() == w.dim() == 2 and x.shape[1] == w.shape[0] and x.dtype == w.dtype
+    if x.is_cuda and x.device.index != torch.cuda.current_device():
+        raise CallError(
+            f"{load.name}: x is on {x.device}, and this rank works on GPU "
+            f"{torch.cuda.current_device()}; want torch.cuda.set_device before"
+        )
+    if good and not x.numel() * w.numel():
+        raise CallError(f"{load.name}: x or w has no elements; want some")
     if not good or x.device != w.device or not x.is_contiguous():
         raise CallError(
             f"{load.name}: x has shape {tuple(x.shape)} of {x.dtype} on {x.device}, w "
@@ -140,4 +147,4 @@ def _both(load: WovenLoad, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tenso
             "and (k, columns) of one type on one device"
         )
     load.dtype, load.device = x.dtype, x.device
-    return x, w
+    return x.detach(), w.detach()
