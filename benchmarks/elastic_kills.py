@@ -177,14 +177,15 @@ def undisturbed(ranks: int) -> dict[tuple[int, int], str]:
     return found
 
 
-def left(folder: Path) -> dict[str, int]:
-    """Return what processes of the job and files are left."""
+def left(folder: Path) -> dict[str, Any]:
+    """Return how many processes of the job, and which files, are left."""
     time.sleep(1.0)
     said = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True)
     ours = [line for line in said.stdout.splitlines() if driver.WORKER in line]
     hubs = [line for line in said.stdout.splitlines() if driver.JOB in line]
     files = [p for p in folder.rglob("*") if p.is_file() or p.is_socket()]
-    return {"processes": len(ours) + len(hubs), "files": len(files)}
+    names = sorted(str(p.relative_to(folder)) for p in files)
+    return {"processes": len(ours) + len(hubs), "files": names}
 
 
 def main() -> None:
