@@ -83,10 +83,17 @@ def test_the_script_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
     words = ["referee", "--tasks", "sequences", "--seconds", "0.2", "--out"]
     monkeypatch.setattr(sys, "argv", [*words, os.fspath(out)])
 
-    assert 0 == main()
-    first = json.loads(out.read_text())
-    assert 0 == main()
-    second = json.loads(out.read_text())
+    def more_than(judged: int) -> dict:
+        """Run it until that many are judged: a slow machine may judge none."""
+        for _ in range(100):
+            assert 0 == main()
+            found = json.loads(out.read_text())
+            if found["judged"] > judged:
+                break
+        return found
+
+    first = more_than(0)
+    second = more_than(first["judged"])
     for one in (first, second):
         start, stop = one["seeds"]["sequences"]
         assert one["judged"] == stop - start - len(one["begun_and_not_counted"])
