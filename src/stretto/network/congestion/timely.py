@@ -10,7 +10,7 @@ __all__ = ["OFFER"]
 
 RATE, LINE, ROUND = 0, 3, 4
 BEFORE, SLOPE, GOOD, NEXT = range(6, 10)
-ADD, KEEP, CUT, LOW, HIGH, LEAST = range(6)
+ADD, NEW, CUT, LOW, HIGH, LEAST = range(6)
 
 
 def on_ack(state: Any, params: Any, told: Any) -> None:
@@ -22,7 +22,7 @@ def on_ack(state: Any, params: Any, told: Any) -> None:
         state[BEFORE] = took
     change = took - state[BEFORE]
     state[BEFORE] = took
-    state[SLOPE] = params[KEEP] * state[SLOPE] + (1.0 - params[KEEP]) * change
+    state[SLOPE] += params[NEW] * (change - state[SLOPE])
     slope = state[SLOPE] / state[ROUND]
     rate, add = state[RATE], params[ADD] * state[LINE]
     if took < params[LOW]:
@@ -42,16 +42,17 @@ def on_ack(state: Any, params: Any, told: Any) -> None:
 
 
 _PAPER = "TIMELY, SIGCOMM'15 (recalled)"
+_LEAST = "HPCC: 1 Gb/s at 100 Gb/s"
 OFFER = Congestion(
     name="timely",
     about="rates; by the round trip's time and its gradient",
     parameters=(
         Parameter(name="add", value=1e-3, unit="of the line rate", source="HPCC"),
-        Parameter(name="keep", value=0.875, unit="", source=_PAPER),
+        Parameter(name="new", value=0.875, unit="", source=_PAPER),
         Parameter(name="cut", value=0.8, unit="", source=_PAPER),
         Parameter(name="low", value=50, unit="us", source=_PAPER),
         Parameter(name="high", value=500, unit="us", source=_PAPER),
-        Parameter(name="least", value=1e-3, unit="of the line rate", source="HPCC"),
+        Parameter(name="least", value=1e-2, unit="of the line rate", source=_LEAST),
     ),
     slots=4,
     acks=True,
