@@ -2,6 +2,7 @@
 
 python benchmarks/congestion_study.py FIGURE.svg [--sizes 1,8,64] [--hosts 64]
     [--rows ROWS.jsonl]  what is there is not run again, what is run is added
+    [--controls pfc,...]  some of them, with PFC first
 
 Four collectives on 64 hosts of 100 Gb/s under eight leaves, 1:1 and 2:1, as packets
 under six controls; times over those of PFC alone. Plans are those of the catalogue;
@@ -20,7 +21,7 @@ from stretto.compiler.verify import verify, verify_plan
 from stretto.executors import sim
 from stretto.program import algorithms
 from stretto.topology import Machine
-from stretto.topology.traffic import Packets
+from stretto.topology.traffic import Congestion, Packets
 
 CONTROLS = ("pfc", "dcqcn", "dctcp", "timely", "hpcc", "hpcc-pint")
 COLLECTIVES = (
@@ -35,25 +36,26 @@ COLOURS = ("#888888", "#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2")
 KEYS = ("collective", "network", "mbytes", "control")
 
 
-def cells(hosts: int, sizes: list[int], path: Path | None) -> list[dict]:
+def cells(
+    hosts: int, sizes: list[int], path: Path | None, controls: list[str]
+) -> list[dict]:
     """Return one row for each collective, network, size and control."""
     found: dict[tuple, dict] = {}
     text = path.read_text() if path and path.is_file() else ""
     rows = map(json.loads, text.split("\n")[:-1])
     known = {tuple(row[k] for k in KEYS): row for row in rows}
     for name in COLLECTIVES:
-        program = verify(algorithms.get(name).build(hosts))
-        plan = verify_plan(lower(program, Schedule.parse("bulk")), program)
+        plan = planned(name, hosts)
         for fabric, short in (("clos", "1:1"), ("clos_over", "2:1")):
             machine = topology.load(f"{fabric}{hosts // 8}x8")
             for mbytes in sizes:
-                for control in CONTROLS:
+                for control in controls:
                     key = name, short, mbytes, control
                     if key in known:
                         found[key] = known[key]
                         continue
                     row = dict(zip(KEYS, key, strict=True))
-                    row |= run(plan, machine, mbytes, control)
+                    row |= run(plan, machine, mbytes, network.find(control))
                     base = found.get((name, short, mbytes, "pfc"), row)
                     row["over_pfc"] = row["us"] / base["us"]
                     found[key] = row
@@ -71,9 +73,15 @@ def cells(hosts: int, sizes: list[int], path: Path | None) -> list[dict]:
     return list(found.values())
 
 
-def run(plan: ProvedPlan, machine: Machine, mbytes: int, control: str) -> dict:
+def planned(name: str, hosts: int) -> ProvedPlan:
+    """Return the plan of a collective of the catalogue."""
+    program = verify(algorithms.get(name).build(hosts))
+    return verify_plan(lower(program, Schedule.parse("bulk")), program)
+
+
+def run(plan: ProvedPlan, machine: Machine, mbytes: int, control: Congestion) -> dict:
     """Return what a call takes as packets under a control, and what queued."""
-    traffic = Packets(machine, network.find(control))
+    traffic: Packets = Packets(machine, control)
     began = time.process_time()
     found = sim.simulate(
         plan, machine, nbytes=mbytes << 20, tile_bytes=1 << 40, traffic=traffic
@@ -150,8 +158,10 @@ def main() -> None:
     parser.add_argument("--sizes", default="1,8,64")
     parser.add_argument("--hosts", type=int, default=64)
     parser.add_argument("--rows", type=Path)
+    parser.add_argument("--controls", default=",".join(CONTROLS))
     args = parser.parse_args()
-    rows = cells(args.hosts, [int(size) for size in args.sizes.split(",")], args.rows)
+    sizes = [int(size) for size in args.sizes.split(",")]
+    rows = cells(args.hosts, sizes, args.rows, args.controls.split(","))
     figure(rows, args.figure)
     for name in COLLECTIVES:
         for fabric in ("1:1", "2:1"):
