@@ -29,8 +29,8 @@ def small(**more):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_any_proved_weave_is_right(ranks: int, tmp_path: Path) -> None:
     """Random weaves give what one call after the other gives, call after call."""
-    many = stretto.spawn(weaving.weave, str(tmp_path), "cpu", ranks, 6, num_ranks=ranks)
-    assert many[0] >= 48
+    many = stretto.spawn(weaving.weave, str(tmp_path), "cpu", ranks, 3, num_ranks=ranks)
+    assert many[0] >= 24
 
 
 def test_found_files_are_used_with_tensors_of_ours(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_ranks_answer_for_long_and_leave_nothing(tmp_path: Path, monkeypatch) ->
     made = small(ranks=3, tokens=66, width=16)
     good = "parts=1 | m free; a push 1-2.0; m do 0.0; m came 1-2.0; m do 1-2.0"
     assert made.judge(made.parse(good), 1, fresh=1).passed
-    for _ in range(400):  # refused at once, and by all
+    for _ in range(300):  # refused at once, and by all
         assert "times; want 1" in made._ask("parts=1 | m free", 1, 2, 30.0)["refused"]
     assert made.judge(made.parse(good), 1, fresh=2).passed
     os.kill(ranks_of(made)[1], signal.SIGKILL)
