@@ -266,7 +266,7 @@ def test_more_budget_is_never_worse():
     )
     times = [
         synthesize("all_gather", network, 10**9, budget=Budget.within(s)).us
-        for s in (0.1, 0.2, 0.4, 0.8)
+        for s in (0.1, 0.4, 2.4)  # far apart: a machine may stand still for a while
     ]
 
     assert all(b <= a for a, b in pairwise(times))
