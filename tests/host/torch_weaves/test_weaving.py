@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -52,50 +53,10 @@ def test_a_search_runs_what_it_finds(tmp_path: Path) -> None:
     assert found.held_out["plain_us"] > 0
 
 
-def test_what_is_wrong_or_dies_is_refused_and_the_next_is_judged() -> None:
-    """A killed rank costs one verdict."""
-    made = small()
-    good = made.parse(GOOD)
-    assert made.judge(good, 1, fresh=3).passed
-    for rank in ranks_of(made):
-        os.kill(rank, signal.SIGKILL)
-        break
-    refused = made.judge(good, 1, fresh=4)
-    assert "SIGKILL" in refused.refused or "died" in refused.refused, refused
-    assert made.judge(good, 1, fresh=5).passed
-    wrong = made._ask("parts=2 | m free", 1, 2, 30.0)
-    assert "0 times; want 1" in wrong["refused"]
-    assert made.judge(good, 1, fresh=6).passed
-
-
-def test_ranks_answer_for_long_and_leave_nothing(tmp_path: Path, monkeypatch) -> None:
-    """More questions than a socket holds answers; then no file is left."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    made = small(ranks=3, tokens=66, width=16)
-    good = "parts=1 | m free; a push 1-2.0; m do 0.0; m came 1-2.0; m do 1-2.0"
-    assert made.judge(made.parse(good), 1, fresh=1).passed
-    for _ in range(300):  # refused at once, and by all
-        assert "times; want 1" in made._ask("parts=1 | m free", 1, 2, 30.0)["refused"]
-    assert made.judge(made.parse(good), 1, fresh=2).passed
-    os.kill(ranks_of(made)[1], signal.SIGKILL)
-    began = time.monotonic()
-    assert not made.judge(made.parse(good), 1, fresh=3).passed
-    assert time.monotonic() - began < 30
-    assert not list(tmp_path.iterdir())
-
-
-def test_who_hangs_is_ended_at_the_deadline() -> None:
-    """Ranks that do not answer are gone after it."""
-    made = small()
-    good = made.parse(GOOD)
-    made.judge(good, 1, fresh=3)
-    stopped = ranks_of(made)[0]
-    os.kill(stopped, signal.SIGSTOP)
-    began = time.monotonic()
-    said = made._ask(GOOD, 1, 2, 2.0)
-    assert "no verdict in 2 s" in said["refused"]
-    assert time.monotonic() - began < 20
-    assert not Path(f"/proc/{stopped}").exists() or is_gone(stopped)
+def asked(made, text: str, *, inputs: int = 2, deadline_s: float = 30.0) -> str:
+    """Return why ranks refuse a text, if they do."""
+    said = made._ask(text, 1, inputs, deadline_s, last=False)
+    return said["refused"]
 
 
 def is_gone(pid: int) -> bool:
@@ -111,18 +72,58 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def ranks_of(made) -> list[int]:
-    """Return the processes below the judge that hold a communicator."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != made._judge.pid:
-            try:
-                if os.getsid(int(entry.name)) == made._judge.pid:
-                    line = (entry / "maps").read_text()
-                    found += [int(entry.name)] if "libtorch" in line else []
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-    return found
+def test_what_is_wrong_or_dies_is_refused_and_the_next_is_judged() -> None:
+    """Who is killed at work is named, and costs one verdict; idle ones cost none."""
+    made = small()
+    assert "0 times; want 1" in asked(made, "parts=2 | m free")
+    assert not asked(made, GOOD)
+    first = made._ranks.pids
+    began = time.monotonic()
+    killing = threading.Timer(1.0, os.kill, (first[1], signal.SIGKILL))
+    killing.start()
+    said = asked(made, GOOD, inputs=1_000_000)
+    assert said.startswith("rank 1: its judge ended with -9"), said
+    assert time.monotonic() - began < 20
+    assert all(map(is_gone, first))
+    assert not asked(made, GOOD)
+    os.kill(made._ranks.pids[0], signal.SIGKILL)
+    until = time.monotonic() + 10
+    while made._ranks.is_alive() and time.monotonic() < until:
+        time.sleep(0.01)  # its threads end one after the other
+    assert not asked(made, GOOD)
+
+
+def test_ranks_answer_for_long_and_leave_nothing(tmp_path: Path, monkeypatch) -> None:
+    """Hundreds of questions to three ranks; then no file and no process is left."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = small(ranks=3, tokens=66, width=16)
+    good = "parts=1 | m free; a push 1-2.0; m do 0.0; m came 1-2.0; m do 1-2.0"
+    assert not asked(made, good)
+    for _ in range(300):  # refused at once, and by all
+        assert "times; want 1" in asked(made, "parts=1 | m free")
+    assert not asked(made, good)
+    ranks = made._ranks.pids
+    made._ranks.kill()
+    assert all(map(is_gone, ranks))
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_hangs_is_ended_at_the_deadline() -> None:
+    """Ranks that do not answer are gone after it."""
+    made = small()
+    assert not asked(made, GOOD)
+    ranks = made._ranks.pids
+    os.kill(ranks[0], signal.SIGSTOP)
+    began = time.monotonic()
+    assert "no verdict in 2 s" in asked(made, GOOD, deadline_s=2.0)
+    assert time.monotonic() - began < 20
+    assert all(map(is_gone, ranks))
+
+
+def test_ranks_that_cannot_begin_say_why() -> None:
+    """A width that no head of attention fits is said by whoever begins."""
+    with pytest.raises(CallError, match=r"width 20; want heads of 16"):
+        asked(small(load="all_gather_attention", width=20), GOOD)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from stretto.compiler.weaves import LOADS, FoundWeave, placed, prove
 from stretto.errors import CallError, PlanError
 from stretto.search.problems._weaving import CHANGES, begin, changed
 from stretto.torch import woven
-from stretto.torch.weaving import Woven, WovenLoad, made
-from stretto.torch.weaving.woven import WovenMemory
+from stretto.torch.weaving import Woven, WovenLoad, load_of
+from stretto.torch.weaving.memory import WovenMemory
 
 SIZES = {"cpu": ((96, 48), (66, 32)), "cuda": ((3072, 512), (1026, 256))}
 NEAR = {torch.float32: 1e-4, torch.bfloat16: 0.02}
@@ -38,7 +38,7 @@ def join(comm: Any, folder: str, device: str = "cpu") -> None:
 def loaded(comm: Any, name: str, tokens: int, width: int, device: str) -> WovenLoad:
     """Return a load with tensors of its own."""
     n = comm.num_ranks
-    load = made(name, comm.rank, n, -(-tokens // n) * n, width, device)
+    load = load_of(name, comm.rank, n, -(-tokens // n) * n, width, device)
     load.draw()
     return load
 

@@ -60,7 +60,5 @@ def _meet(one: PartsBox | None, other: PartsBox | None) -> bool:
     """Return whether two boxes have a part in common."""
     if one is None or other is None:
         return False
-    return (
-        max(one.low, other.low) <= min(one.high, other.high)
-        and max(one.first, other.first) <= min(one.last, other.last)
-    )  # fmt: skip
+    shares = max(one.low, other.low) <= min(one.high, other.high)
+    return shares and max(one.first, other.first) <= min(one.last, other.last)

@@ -71,10 +71,9 @@ class Children:
         child = self._idle.get()
         try:
             if child is None or not child.is_alive():
-                child = Answerer(
-                    self._command, self._told, begin_s=max(60.0, self._deadline_s)
-                )
+                child = Answerer(self._command, self._told)
                 self._living.add(child)
+                child.ready(max(60.0, self._deadline_s))
             fresh = fresh_of(self._seed, trial)
             asked = {"text": trial.text, "rung": trial.rung, "fresh": fresh}
             verdict = Verdict(**child.ask(asked, self._deadline_s))

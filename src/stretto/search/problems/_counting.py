@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.compiler.weaves import MEETS, PlacedStep, WeaveStep
 
-__all__ = ["WeaveCosts", "counted"]
+__all__ = ["COSTS", "WeaveCosts", "counted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,48 @@ class WeaveCosts:
             return share * self.do_us + many * self.kernel_us
         whole = self.back_us if step.do == "send" else self.move_us
         return share * whole + many * self.copy_us
+
+
+_LINK, _MATMUL, _ATTENTION, _COPY = 370e3, 650e6, 450e6, 2e6
+"""Bytes and operations a microsecond: those of an H200, its links, its memory."""
+_HIDDEN, _TOKEN, _KEYS = 8192, 4096, 8192
+"""Columns of what `torch.weaving.loads` moves: of matmuls, of experts, of a layer."""
+
+
+def _gather(ranks: int, tokens: int, width: int) -> WeaveCosts:
+    nbytes = tokens / ranks * 2 * _HIDDEN
+    return WeaveCosts(nbytes / _LINK, nbytes * width / _MATMUL, store_us=nbytes / _COPY)
+
+
+def _scatter(ranks: int, tokens: int, width: int) -> WeaveCosts:
+    nbytes = tokens / ranks * 2 * _HIDDEN
+    return WeaveCosts(0, nbytes * width / _MATMUL, back_us=nbytes / _LINK)
+
+
+def _attention(ranks: int, tokens: int, width: int) -> WeaveCosts:
+    part = tokens / ranks
+    return WeaveCosts(part * 4 * width / _LINK, 4 * part * part * width / _ATTENTION)
+
+
+def _experts(ranks: int, tokens: int, width: int) -> WeaveCosts:
+    rows = 2 * tokens / ranks / ranks
+    moved = rows * 2 * _TOKEN / _LINK
+    return WeaveCosts(moved, rows * 4 * _TOKEN * width / _MATMUL, back_us=moved)
+
+
+def _layers(ranks: int, tokens: int, width: int) -> WeaveCosts:
+    done = 2 * tokens * _TOKEN * (_KEYS + 2 * width) / _MATMUL
+    return WeaveCosts(0, done, back_us=tokens * 2 * _KEYS / _LINK, chain=True)
+
+
+COSTS: Mapping[str, Callable[[int, int, int], WeaveCosts]] = {
+    "gemm_all_gather": _gather,
+    "gemm_reduce_scatter": _scatter,
+    "all_gather_attention": _attention,
+    "moe_dispatch_combine": _experts,
+    "kv_transfer": _layers,
+}
+"""By load: what its parts take, of so many ranks, tokens and columns."""
 
 
 def counted(

@@ -6,7 +6,6 @@ them, beside the library's collectives and the same matmuls one after the other.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -17,17 +16,15 @@ from typing import Any, ClassVar
 from stretto.compiler.weaves import LOADS, Weave, placed, prove
 from stretto.errors import CallError, StrettoError
 from stretto.executors import cuda
-from stretto.search.asking import Answerer
+from stretto.search.asking import AnsweringRanks
 from stretto.search.evolve.problem import Problem, Verdict
-from stretto.search.problems._counting import WeaveCosts, counted
+from stretto.search.problems._counting import COSTS, counted
 from stretto.search.problems._weaving import CHANGES, begin, changed
 
 __all__ = ["OFFER", "FusedProblem"]
 
 _JUDGE = "stretto.torch.weaving.judge"
 _BEGIN_S, _DEADLINE_S, _LAST_S = 180.0, 60.0, 400.0
-_LINK, _MATMUL, _ATTENTION = 370e3, 650e6, 450e6
-"""Bytes and operations a microsecond, of the count: those of an H200 and its links."""
 _LAST_INPUTS = 1000
 
 
@@ -74,8 +71,8 @@ class FusedProblem(Problem[Weave]):
         self._device, self._inputs = device, inputs
         self._gpu = gpus[0] if gpus else ""
         self.rungs = ("count",) if device == "none" else ("count", "run")
-        self._costs = _costs(load, ranks, tokens, width)
-        self._judge: Answerer | None = None
+        self._costs = COSTS[load](ranks, tokens, width)
+        self._ranks: AnsweringRanks | None = None
 
     @classmethod
     def lacks(cls) -> str:
@@ -159,13 +156,13 @@ class FusedProblem(Problem[Weave]):
             steps = placed(candidate, self._shape)
             us = counted(steps, candidate.parts, self._costs, graph=candidate.graph)
             return Verdict.of(us)
-        return Verdict(**self._ask(str(candidate), fresh, 2, _DEADLINE_S))
+        return Verdict(**self._ask(str(candidate), fresh, 2, _DEADLINE_S, last=False))
 
     def held_out(self, candidate: Weave) -> Mapping[str, float]:
         """Return the time, and that of the other way, after many new inputs."""
         if len(self.rungs) == 1:
             return {"counted_us": self.judge(candidate, 0, fresh=0).cost}
-        found = self._ask(str(candidate), 1 << 39, self._inputs, _LAST_S)
+        found = self._ask(str(candidate), 1 << 39, self._inputs, _LAST_S, last=True)
         if found["refused"]:
             raise CallError(f"{candidate}: {found['refused']}")
         return {"of_the_other_way": found["cost"], "low": found["low"],
@@ -177,45 +174,25 @@ class FusedProblem(Problem[Weave]):
                 "width": self.width}  # fmt: skip
 
     def _ask(
-        self, text: str, fresh: int, inputs: int, deadline_s: float
+        self, text: str, fresh: int, inputs: int, deadline_s: float, *, last: bool
     ) -> dict[str, Any]:
         """Have ranks judge a text; whoever hangs is ended, and others start anew."""
-        if self._judge is None or not self._judge.is_alive():
+        if self._ranks is None or not self._ranks.is_alive():
             told = {"load": self.load, "ranks": self.ranks, "tokens": self.tokens,
                     "width": self.width, "device": self._device}  # fmt: skip
-            command = [sys.executable, "-m", _JUDGE, str(os.getpid())]
+            words = [sys.executable, "-m", _JUDGE, str(os.getpid())]
+            commands = [[*words, str(rank)] for rank in range(self.ranks)]
+            if self._ranks is not None:
+                self._ranks.kill()
             try:
-                self._judge = Answerer(command, json.dumps(told), begin_s=_BEGIN_S)
+                self._ranks = AnsweringRanks(commands, told, _BEGIN_S)
             except CallError as e:
-                if self._judge is None:  # never there: nothing can be judged
+                if self._ranks is None:  # never there: nothing can be judged
                     raise
                 return {"refused": str(e)}
-            weakref.finalize(self, self._judge.kill)
-        asked = {"text": text, "fresh": fresh, "inputs": inputs}
-        return self._judge.ask(asked, deadline_s)
-
-
-def _costs(load: str, ranks: int, tokens: int, width: int) -> WeaveCosts:
-    """Return what the parts of a load take on an H200, roughly."""
-    part = tokens / ranks
-    if load == "all_gather_attention":
-        return WeaveCosts(
-            part * 4 * width / _LINK, 4 * part * part * width / _ATTENTION
-        )
-    if load == "moe_dispatch_combine":
-        rows = 2 * part / ranks
-        moved = rows * 2 * 4096 / _LINK
-        return WeaveCosts(moved, rows * 4 * 4096 * width / _MATMUL, back_us=moved)
-    if load == "kv_transfer":
-        flops = 2 * tokens * 4096 * (8192 + 2 * width)
-        return WeaveCosts(
-            0, flops / _MATMUL, back_us=tokens * 2 * 8192 / _LINK, chain=True
-        )
-    moved = part * 2 * 8192 / _LINK
-    do = 2 * part * 8192 * width / _MATMUL
-    if load == "gemm_all_gather":
-        return WeaveCosts(moved, do, store_us=part * 2 * 8192 / 2e6)
-    return WeaveCosts(0, do, back_us=moved)
+            weakref.finalize(self, self._ranks.kill)
+        asked = {"text": text, "fresh": fresh, "inputs": inputs, "last": last}
+        return self._ranks.ask(asked, deadline_s)
 
 
 OFFER = FusedProblem

@@ -13,7 +13,7 @@ from stretto.compiler.weaves import FoundWeave
 from stretto.errors import CallError
 from stretto.runtime.calls import Communicator
 from stretto.torch.operators.library import resolve, text_of
-from stretto.torch.weaving.loads import WovenLoad, made
+from stretto.torch.weaving.loads import WovenLoad, load_of
 from stretto.torch.weaving.woven import Woven
 
 __all__ = ["woven"]
@@ -36,7 +36,7 @@ def woven(path: str | Path, *, group: Any = None, **tensors: Tensor) -> Woven:
         raise CallError(
             f"{path} is for {found.ranks} ranks; the group has {comm.num_ranks}"
         )
-    load = made(found.load, comm.rank, comm.num_ranks, found.tokens, found.width)
+    load = load_of(found.load, comm.rank, comm.num_ranks, found.tokens, found.width)
     wrong: CallError | None = None
     try:
         load.use(**tensors)

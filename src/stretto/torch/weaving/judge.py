@@ -1,8 +1,8 @@
-"""Ranks that judge weaves: `python -m stretto.torch.weaving.judge PARENT`.
+"""A rank that judges weaves: `python -m stretto.torch.weaving.judge PARENT RANK`.
 
-It reads lines of JSON: first the load, then weaves. Every weave is run on new input, of
-two sizes, compared with the library's collectives and the same matmuls one after the
-other, and timed in turns with those.
+It reads lines of JSON: first the load, then weaves, as all ranks do. Every weave is run
+on new input, of two sizes, compared with the library's collectives and the same matmuls
+one after the other, and timed in turns with those.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ import math
 import os
 import statistics
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,100 +24,38 @@ import torch.distributed._symmetric_memory as symm_mem
 
 from stretto.errors import StrettoError
 from stretto.fabric.process import die_with_parent
-from stretto.runtime.calls import Communicator, spawn
-from stretto.torch.weaving.loads import WovenLoad, made
-from stretto.torch.weaving.woven import Woven, WovenMemory
+from stretto.runtime.calls import Communicator, connect
+from stretto.torch.weaving.loads import WovenLoad, load_of
+from stretto.torch.weaving.memory import WovenMemory
+from stretto.torch.weaving.woven import Woven
 
 __all__ = ["main"]
 
 _NEAR = 0.02
 """How far results may be from the other way's, of the largest."""
-_SAMPLES, _MORE, _BEGIN_S = 9, 15, 90.0
-_FEW = 10
-"""With more inputs a weave is judged for the last time."""
-_SAMPLE_US = 8_000
+_SAMPLES, _MORE, _SAMPLE_US = 9, 15, 8_000
+_BEGIN_S, _CALL_S = 120.0, 30.0
 
 
 def main() -> None:
-    """Judge until nobody asks any more."""
+    """Judge, as one of the ranks, until nobody asks any more."""
     die_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     told = json.loads(sys.stdin.readline())
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = _Ranks(told, folder)
-        said = ranks.hear()
-        if said.get("refused"):
-            answers.write(json.dumps({"error": said["refused"]}) + "\n")
-            return
+    name = f"weaves {told['folder']}"
+    with connect(int(sys.argv[2]), told["ranks"], name, deadline_s=_BEGIN_S) as comm:
+        judge = _Rank(comm, told)
+        comm.deadline_s = _CALL_S
         answers.write('{"ready": true}\n')
         for line in sys.stdin:
-            answers.write(json.dumps(ranks.ask(line)) + "\n")
-
-
-class _Ranks:
-    """The ranks, in a thread that waits for their end."""
-
-    def __init__(self, told: Mapping[str, Any], folder: str) -> None:
-        place = str(Path(folder) / "ranks")
-        self._wrong = ""
-        self._listener = Listener(place, "AF_UNIX")
-        self._thread = threading.Thread(
-            target=self._run, args=(told, place), daemon=True
-        )
-        self._thread.start()
-        self._ends: list[Connection] = []
-        for _ in range(told["ranks"]):
-            self._ends.append(self._listener.accept())
-        self._listener.close()
-
-    def _run(self, told: Mapping[str, Any], place: str) -> None:
-        try:
-            spawn(_serve, dict(told), place, num_ranks=told["ranks"])
-        except Exception as e:
-            said = [line for line in str(e).splitlines() if "Error" in line]
-            self._wrong = (said or [str(e)])[0].strip()[:400]  # what was first
-            with contextlib.suppress(OSError):
-                for _ in range(told["ranks"]):  # whoever still waits for them
-                    Client(place, "AF_UNIX").close()
-
-    def ask(self, line: str) -> dict[str, Any]:
-        """Return what ranks say of a weave."""
-        with contextlib.suppress(OSError):  # who is gone is heard of below
-            for end in self._ends:
-                end.send(line)
-        return self.hear()
-
-    def hear(self) -> dict[str, Any]:
-        """Return what rank 0 says, or why there is nobody."""
-        with contextlib.suppress(EOFError, OSError):
-            every: list[dict[str, Any]] = [end.recv() for end in self._ends]
-            return next(said for said in every if said)
-        self._thread.join(_BEGIN_S)
-        why = self._wrong or "the ranks ended"
-        return {"cost": None, "refused": why, "last": True}
-
-
-def _serve(comm: Communicator, told: Mapping[str, Any], place: str) -> None:
-    """Be a rank until the other end is gone."""
-    end = Client(place, "AF_UNIX")
-    judge = _Rank(comm, told, Path(place).parent)
-    end.send({"cost": None, "ready": True} if comm.rank == 0 else {})
-    while True:
-        try:
-            asked = json.loads(end.recv())
-        except EOFError:
-            return
-        found = judge.judged(asked)
-        end.send(found if comm.rank == 0 else {})
+            answers.write(json.dumps(judge.judged(json.loads(line))) + "\n")
 
 
 class _Rank:
     """One rank: its communicators, its loads, its clock."""
 
-    def __init__(
-        self, comm: Communicator, told: Mapping[str, Any], folder: Path
-    ) -> None:
+    def __init__(self, comm: Communicator, told: Mapping[str, Any]) -> None:
         self._comm, self._told = comm, told
         self._on_gpu = told["device"] == "cuda"
         if self._on_gpu:
@@ -129,7 +63,7 @@ class _Rank:
         torch.set_num_threads(max(1, (os.cpu_count() or 2) // comm.num_ranks))
         backend = "nccl" if self._on_gpu else "gloo"
         dist.init_process_group(
-            backend, init_method=f"file://{folder}/meet", rank=comm.rank,
+            backend, init_method=f"file://{told['folder']}/meet", rank=comm.rank,
             world_size=comm.num_ranks,
         )  # fmt: skip
         tokens = told["tokens"]
@@ -144,7 +78,7 @@ class _Rank:
     def _load(self, tokens: int) -> WovenLoad:
         told, comm = self._told, self._comm
         size = comm.rank, comm.num_ranks, tokens, told["width"]
-        found = made(told["load"], *size, device=told["device"])
+        found = load_of(told["load"], *size, device=told["device"])
         found.draw()
         return found
 
@@ -163,7 +97,7 @@ class _Rank:
 
     def judged(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return whether a weave is right, and how long it and the other way take."""
-        fresh, many = int(asked["fresh"]) % (1 << 40), int(asked.get("inputs", 2))
+        fresh, many = int(asked["fresh"]) % (1 << 40), int(asked["inputs"])
         worst = 0.0
         try:
             woven = [
@@ -181,10 +115,10 @@ class _Rank:
         ours: list[float] = []
         theirs: dict[str, list[float]] = {"eager": [], "graph": []}
         ways = {"eager": self._plain, "graph": self._replayed}
-        if many > _FEW:
+        if asked["last"]:
             ways |= {"torch_fused": self._fused(), "compute": woven[0].computing}
             theirs |= {"torch_fused": [], "compute": []}
-        for _ in range(_SAMPLES if many <= _FEW else _MORE):
+        for _ in range(_MORE if asked["last"] else _SAMPLES):
             ours.append(self._took(woven[0]))
             for name, way in ways.items():
                 if way is not None:

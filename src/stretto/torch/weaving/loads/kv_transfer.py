@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from stretto.errors import CallError
-from stretto.torch.weaving.loads.load import WovenLoad
+from stretto.torch.weaving.loads._load import WovenLoad
 
-__all__ = ["KvTransfer"]
+__all__ = ["OFFER", "KvTransfer"]
 
 
 class KvTransfer(WovenLoad):
@@ -77,3 +77,6 @@ class KvTransfer(WovenLoad):
         for one in self._kv.split(self.tokens):
             dist.recv(one, 0, group=group)
         return self._kv
+
+
+OFFER = KvTransfer

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.torch.weaving.loads.load import WovenLoad
+from stretto.errors import CallError
+from stretto.torch.weaving.loads._load import WovenLoad
 
-__all__ = ["AllGatherAttention"]
+__all__ = ["OFFER", "AllGatherAttention"]
 
 
 class AllGatherAttention(WovenLoad):
@@ -21,6 +22,8 @@ class AllGatherAttention(WovenLoad):
     def draw(self) -> None:
         """Make room; `width` is that of all heads of 128."""
         head = self._HEAD if self.device.type == "cuda" else 16
+        if self.width % head:
+            raise CallError(f"{self.name}: width {self.width}; want heads of {head}")
         self._part, self.heads, self.head = (
             self.tokens // self.ranks, self.width // head, head
         )  # fmt: skip
@@ -88,3 +91,6 @@ class AllGatherAttention(WovenLoad):
 
     def _flat(self, out: Tensor) -> Tensor:
         return out.transpose(1, 2).reshape(self._part, -1)
+
+
+OFFER = AllGatherAttention

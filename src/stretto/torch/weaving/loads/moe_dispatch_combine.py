@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.torch.weaving.loads.load import WovenLoad
+from stretto.torch.weaving.loads._load import WovenLoad
 
-__all__ = ["MoeDispatchCombine"]
+__all__ = ["OFFER", "MoeDispatchCombine"]
 
 
 class MoeDispatchCombine(WovenLoad):
@@ -102,3 +102,6 @@ class MoeDispatchCombine(WovenLoad):
             self._back, self._made, self._to, self._from, group=group
         )
         return self.finish(self._back)
+
+
+OFFER = MoeDispatchCombine
