@@ -5,8 +5,9 @@
 
 A step is forward and backward of layers without biases, in bf16 on GPUs. Variants run
 in turns: no DDP ("alone", the floor), NCCL, stretto as it is, and stretto by ways that
-`--ways` names: `blocks=16` is `Options(max_blocks=16)`, other words are a pin of
-all_reduce. Gradients are compared with a sum over ranks by NCCL, in float32.
+`--ways` names: `blocks=16` is `Options(max_blocks=16)`, `python` is without what is
+compiled of a group (`stretto precompile --torch`), other words are a pin of all_reduce.
+Gradients are compared with a sum over ranks by NCCL, in float32.
 `--profile MODEL` adds what kernels of one step took, by variant.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -58,9 +60,14 @@ class Rank(Ranks):
             key, _, number = way.partition("=")
             if key == "blocks" and number.isdigit():
                 options = Options(max_blocks=int(number))
+            elif way == "python":
+                options = Options()
             else:
                 options = Options(algorithms={"all_reduce": way})
+            before = os.environ.get("STRETTO_TORCH_NATIVE", "")
+            os.environ["STRETTO_TORCH_NATIVE"] = "0" if way == "python" else before
             group = self.dist.new_group(backend=name, pg_options=options)
+            os.environ["STRETTO_TORCH_NATIVE"] = before
             self.made[variant] = group
         return self.made[variant]
 

@@ -6,7 +6,10 @@ import argparse
 import contextlib
 import os
 import re
+import signal
+import sys
 import time
+from collections.abc import Callable
 
 from stretto.cli.output import add_json, print_rows
 from stretto.errors import CallError
@@ -22,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", help='such as "9.0"; without it, this machine\'s')
     parser.add_argument("--workers", type=int, help="that compile")
     parser.add_argument(
+        "--torch", action="store_true", help="the C++ part of torch's groups, too"
+    )
+    parser.add_argument(
         "--parent", type=int, default=0, help="a process to end with, and to let go on"
     )
     add_json(parser)
@@ -35,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
             f"more of each"
         )
     if args.parent:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it started ends, too
         with contextlib.suppress(OSError):
             os.nice(_NICE)
 
@@ -42,13 +49,24 @@ def run(args: argparse.Namespace) -> int:
         return not args.parent or os.getppid() == args.parent
 
     began = time.monotonic()
+    group = _build(go_on) if args.torch else {}
     made = compile_usual(
         args.ranks, _arch(args.arch), workers=args.workers, go_on=go_on
     )
     took = round(time.monotonic() - began, 1)
     words = "all" if made.is_whole else "cut short"
-    print_rows(args, [{"kernels": made.kernels, "seconds": took, "done": words}])
+    row = {"kernels": made.kernels, "seconds": took, "done": words}
+    print_rows(args, [{**row, **group}])
     return 0
+
+
+def _build(go_on: Callable[[], bool]) -> dict[str, str]:
+    """Compile the C++ part of torch's groups; return what is said of it."""
+    try:
+        from stretto.torch import native
+    except ImportError as e:
+        return {"torch": str(e)}
+    return {"torch": native.build(go_on) or "there"}
 
 
 def _arch(text: str | None) -> tuple[int, int] | None:

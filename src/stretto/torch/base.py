@@ -22,7 +22,7 @@ from stretto.errors import MissingExtraError
 from stretto.program import collectives
 from stretto.runtime.calls import lacks, start_precompiling
 from stretto.runtime.choice.beside import Beside
-from stretto.torch import registry
+from stretto.torch import native, registry
 from stretto.torch.call_queue import CallQueue
 from stretto.torch.call_streams import SHORT, CallStreams
 from stretto.torch.fallback import Fallback, refuse_to_vary, say_once
@@ -46,7 +46,11 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Meet the other ranks, by the store (collective)."""
         note_marks()
         rank, size = opts.group_rank, opts.group_size
-        super().__init__(rank, size)
+        made = native.load()
+        if made is None:
+            super().__init__(rank, size)
+        else:
+            made.init(self, rank, size)
         if options is None:
             options = Options()
         elif not isinstance(options, Options):
@@ -54,7 +58,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
                 f"pg_options is a {type(options).__name__}; want stretto.torch.Options"
             )
         if rank == 0 and torch.cuda.is_available():
-            start_precompiling(int(size))  # first: it goes on beside all that follows
+            # First: it goes on beside all that follows.
+            start_precompiling(int(size), *(["--torch"] if made is None else []))
         self._rank, self._size = int(rank), int(size)
         self._name, self._desc = str(opts.group_id), "undefined"
         self._store = opts.store

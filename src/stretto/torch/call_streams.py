@@ -130,6 +130,10 @@ class CallStreams:
             self._running.append(work)
         return work
 
+    def side_of(self, tensor: Any) -> Any:
+        """Return the group's stream beside a caller's, where there is one."""
+        return self._streams.get(tensor.get_device())
+
     def repeat(self, again: Callable[[Any], bool], tensor: Any) -> EnqueuedCall | None:
         """Enqueue a call that is known, and by itself on the group's stream.
 

@@ -104,8 +104,8 @@ class StrettoGroup(GroupBase):
                 call = functools.partial(self._beside.all_reduce, tensor, name)
                 work = streams.beside(call, [tensor])
                 if not work.captured:
-                    at = work.handle
-                    self._known_places.learn(tensor, number, self._pin, at)
+                    side = streams.side_of(tensor)
+                    self._known_places.learn(tensor, number, self._pin, side)
                 return work
         except (CallError, MissingExtraError):  # copied, or left to others
             known = "allreduce", [tensor], opts

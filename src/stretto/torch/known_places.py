@@ -13,6 +13,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
+from stretto.torch.faults import as_torch, both_families
+from stretto.torch.native import load
 from stretto.torch.options import OPERATORS
 
 _AT_ONCE = 8
@@ -22,6 +24,8 @@ _SEEN = 1024
 """Places that are remembered for that."""
 STARTED = 1 << 8
 """What is added to an operator's number for calls that were started."""
+NATIVE = 1 << 9
+"""And for those that C++ may begin; native/group.cpp knows it as kNative."""
 _PLAIN = (Tensor, Parameter)
 
 
@@ -32,18 +36,19 @@ class KnownPlaces:
         """Calls of a communicator, which forgets them when they must be examined."""
         self._comm = comm
         self._seen: set[tuple[int, int]] = set()
-        self.calls: dict[tuple[int, int], Callable[..., bool]] = comm.calls_by_place
+        self._native = load()
+        self.calls: dict[tuple[int, int], Any] = comm.calls_by_place
         """By address and number of an operator, among all that the communicator knows;
         False: it must be examined."""
 
     def learn(
-        self, tensor: Tensor, number: int, pin: Any = None, stream: int | None = None
+        self, tensor: Tensor, operator: int, pin: Any = None, side: Any = None
     ) -> None:
         """Let a call like the one that was just made be known by its place.
 
         Of a call that was started: what was asked for with it, and its stream.
         """
-        op, number = OPERATORS[number], number + (0 if pin is None else STARTED)
+        op, number = OPERATORS[operator], operator + (0 if pin is None else STARTED)
         place, seen = (tensor.data_ptr(), number), self._seen
         if place not in seen:
             known = len(seen)
@@ -52,10 +57,23 @@ class KnownPlaces:
             seen.add(place)
             if known >= _AT_ONCE:
                 return
+        stream = None if side is None else side.cuda_stream
         again = self._comm.repeated_in_place(tensor, op, pin, stream)
         if again is None or type(tensor) not in _PLAIN:
             return
         self.calls[place] = _call_of(tensor, again)
+        if side is not None and self._native is not None:
+            made = self._native.Place(again, self._hear, _fail, tensor, side.stream_id)
+            self.calls[place[0], NATIVE + operator] = made
+
+    def _hear(self) -> None:
+        """Raise what launches so far have met."""
+        with both_families():
+            self._comm.check()
+
+
+def _fail(error: Exception) -> None:
+    raise as_torch(error) from error.__cause__
 
 
 def _call_of(tensor: Tensor, again: Callable[..., bool]) -> Callable[..., bool]:

@@ -224,15 +224,16 @@ _running: dict[int, subprocess.Popen[bytes]] = {}
 """By number of ranks."""
 
 
-def start_precompiling(num_ranks: int) -> None:
+def start_precompiling(num_ranks: int, *options: str) -> None:
     """Begin to compile for so many ranks, in a process that ends with this one.
 
-    One rank of a host calls it. Where there is no CUDA, that process ends at once.
+    One rank of a host calls it, with more options of `stretto precompile` if there are
+    any. Where there is no CUDA, that process ends at once.
     """
     if num_ranks < 2 or num_ranks in _running or os.environ.get(SWITCH) == "0":
         return
     command = [sys.executable, "-m", "stretto", "precompile"]
-    command += ["--ranks", str(num_ranks), "--parent", str(os.getpid())]
+    command += ["--ranks", str(num_ranks), "--parent", str(os.getpid()), *options]
     paths = [p for p in sys.path if p]
     with contextlib.suppress(OSError):  # it would only have saved time
         _running[num_ranks] = subprocess.Popen(
@@ -251,6 +252,11 @@ if hasattr(os, "register_at_fork"):  # a child's end is not its parent's
 @atexit.register
 def _end() -> None:
     for one in _running.values():
-        one.kill()
-        one.wait()
+        one.terminate()  # a compiler that it has started ends with it
+    for one in _running.values():
+        try:
+            one.wait(0.5)
+        except subprocess.TimeoutExpired:
+            one.kill()
+            one.wait()
     _running.clear()
