@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
             f"more of each"
         )
     if args.parent:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it started ends, too
+        signal.signal(
+            signal.SIGTERM, lambda *_: sys.exit(1)
+        )  # what it started ends, too
         with contextlib.suppress(OSError):
             os.nice(_NICE)
 

@@ -51,6 +51,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             super().__init__(rank, size)
         else:
             made.init(self, rank, size)
+        self._begin = None if made is None else made.begin
         if options is None:
             options = Options()
         elif not isinstance(options, Options):
@@ -310,7 +311,6 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         registry.forget(self._name)
         try:
             self._queue.close()
-            self._streams.close()
         finally:
             self._use(GoneCommunicator(why))
             if self._elsewhere is not None:

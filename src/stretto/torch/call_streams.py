@@ -10,10 +10,7 @@ stream and its events would cost the host more than the GPU could gain by them.
 Nothing is made for a call but its Work: an event that the GPU has passed serves again,
 first behind the caller's stream, then behind the call; streams are known by handle.
 
-DDP starts its sums from C++, on the thread that enqueues the rest of the backward pass,
-and small steps take as long as that thread does. So what is known is enqueued by one
-builtin there, and a thread of the group's completes the Futures. The last one of a pass
-is completed at once: PyTorch waits for it next, and waking a thread would take longer.
+Sums that are known by their places are begun in C++ where that is there (`native`).
 """
 
 from __future__ import annotations
@@ -27,13 +24,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stretto.fabric.workers import Workers
 from stretto.torch.faults import both_families
 from stretto.torch.untraced import untraced
 from stretto.torch.works import GroupWork
 
-_MOST_LAST = 64
-"""Places that are remembered: a model has one, each time that its buckets are made."""
 SHORT = 256 << 10
 """Bytes of tensors of a call that is not worth a stream of its own."""
 
@@ -80,11 +74,6 @@ class CallStreams:
         self._streams: dict[int, Any] = {}
         self._hear = hear
         self._running: deque[EnqueuedCall] = deque()
-        self._completes = Workers("stretto-torch-futures")
-        self._pass, self._before = -1, 0
-        """The backward pass of the call that C++ started before, and its place."""
-        self._last_places: set[int] = set()
-        """Of calls that were the last of their pass: they are so again."""
         self._events: list[Any] = []
         """Those that the GPU has passed, for calls to come."""
 
@@ -157,48 +146,6 @@ class CallStreams:
         self._running.append(work)
         return work
 
-    def begin(self, again: Callable[..., bool], tensor: Any) -> EnqueuedCall | None:
-        """Enqueue a known call as `repeat` does, by one builtin: C++ asks for it.
-
-        None: it must be examined, or cannot be begun so.
-        """
-        index = tensor.get_device()
-        side, handle = self._streams.get(index), current_handle(index)
-        if side is None or (handle and torch.cuda.is_current_stream_capturing()):
-            return None
-        try:
-            end = self._events.pop()
-        except IndexError:
-            end = self._event()
-            end.record(side)  # it is made, and has a handle
-        if not again(tensor, end.cuda_event, handle):
-            self._events.append(end)
-            return None
-        work = EnqueuedCall(index, side.cuda_stream, [tensor], None, end)
-        work.hear = self._hear
-        if not self._is_last(tensor.data_ptr()):
-            work.completes = self._completes
-        self._running.append(work)
-        return work
-
-    def _is_last(self, place: int) -> bool:
-        """Return whether a call at this place was the last of a backward pass before.
-
-        It is if the next one belongs to another pass.
-        """
-        now, last = torch._C._current_graph_task_id(), self._last_places
-        if now != self._pass:
-            if len(last) >= _MOST_LAST:
-                last.clear()
-            last.add(self._before)
-            self._pass = now
-        self._before = place
-        return place in last
-
-    def close(self) -> None:
-        """End the thread."""
-        self._completes.stop(1.0)
-
     def _event(self) -> Any:
         """Return an event that nobody needs."""
         self._forget_ended()
@@ -228,8 +175,6 @@ class EnqueuedCall(GroupWork):
     """Whether it is a node of a graph, which may run later, often or never."""
     passed = False
     """Whether the GPU is known to have passed it: then nobody waits."""
-    completes: Workers | None = None
-    """Who completes its Future, where the caller is in a hurry."""
     hear: Callable[[], None] | None = None
     """Raises what launches so far have met; nothing: the next call raises it."""
 
@@ -290,9 +235,6 @@ class EnqueuedCall(GroupWork):
         """
         if self._future is None:
             future = self._future = _future_of(self._index)
-            if self.completes is not None:
-                self.completes.give(self._complete)
-                return future
             before = _stream_of(self._index, current_handle(self._index))
             torch.cuda.set_stream(self._stream)
             try:
@@ -300,12 +242,6 @@ class EnqueuedCall(GroupWork):
             finally:
                 torch.cuda.set_stream(before)
         return self._future
-
-    def _complete(self) -> None:
-        """Complete the Future behind the call; what hangs on it runs here."""
-        if current_handle(self._index) != self.handle:
-            torch.cuda.set_stream(self._stream)
-        self._future.set_result(list(self._tensors))
 
     def is_completed(self) -> bool:
         """Return whether the GPU has passed the call."""

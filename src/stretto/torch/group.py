@@ -8,7 +8,6 @@ return a Work: on the CPU one of the group's queue, on GPUs one of its streams.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -55,9 +54,11 @@ class StrettoGroup(GroupBase):
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
         if started is not None and not profiling():  # so it is on a GPU, and not short
-            # No frame of Python is below where C++ calls, as DDP's reducer does.
-            by_c = sys._getframe().f_back is None
-            return self._start_all_reduce(tensor, number, opts, started, by_c=by_c)
+            if self._begin is not None:
+                work = self._begin(self, tensor, number)
+                if work is not None:
+                    return work
+            return self._start_all_reduce(tensor, number, opts, started)
         now = wait or (tensor.is_cuda and tensor.nbytes <= self._short)
         if not now and tensor.is_cuda and not profiling():
             return self._start_all_reduce(tensor, number, opts)
@@ -80,13 +81,7 @@ class StrettoGroup(GroupBase):
         return self._do(again, opts, tensors, calls.all_reduce, tensor, name)
 
     def _start_all_reduce(
-        self,
-        tensor: Any,
-        number: int,
-        opts: Any,
-        again: Any = None,
-        *,
-        by_c: bool = False,
+        self, tensor: Any, number: int, opts: Any, again: Any = None
     ) -> Any:
         """Start a sum on a GPU: known by its place, as one that blocks is."""
         if again is None:
@@ -97,8 +92,7 @@ class StrettoGroup(GroupBase):
                 if self._calls:
                     self._queue.finish()
                 if again is not None:
-                    work = streams.begin(again, tensor) if by_c else None
-                    work = streams.repeat(again, tensor) if work is None else work
+                    work = streams.repeat(again, tensor)
                     if work is not None:
                         return work
                 call = functools.partial(self._beside.all_reduce, tensor, name)

@@ -77,13 +77,10 @@ def _fail(error: Exception) -> None:
 
 
 def _call_of(tensor: Tensor, again: Callable[..., bool]) -> Callable[..., bool]:
-    """Return the call on whatever tensor lies where this one does, and is alike.
-
-    Of a call that was started, an event and another stream may be given with it.
-    """
+    """Return the call on whatever tensor lies where this one does, and is alike."""
     count, dtype, last = tensor.numel(), tensor.dtype, weakref.ref(tensor)
 
-    def call(x: Tensor, *behind: int) -> bool:
+    def call(x: Tensor) -> bool:
         nonlocal last
         if x.dtype is not dtype or x.numel() != count or not x.is_contiguous():
             return False
@@ -91,6 +88,6 @@ def _call_of(tensor: Tensor, again: Callable[..., bool]) -> Callable[..., bool]:
             if type(x) not in _PLAIN or x.is_neg() or x.is_conj():
                 return False
             last = weakref.ref(x)
-        return again(*behind)
+        return again()
 
     return call

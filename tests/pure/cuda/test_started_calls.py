@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import threading
-import time
-from functools import partial
 
 import pytest
 from cuda_fakes import on_ranks
@@ -14,20 +11,19 @@ torch = pytest.importorskip("torch")
 
 from cuda_tensors import read_as_on_gpu  # noqa: E402
 
-from stretto.errors import CallError  # noqa: E402
+from stretto.errors import CallError, DeviceError  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver  # noqa: E402
 from stretto.executors.cuda.launching import kernels  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
-from stretto.fabric.workers import Workers  # noqa: E402
 from stretto.runtime.calls import Communicator  # noqa: E402
 from stretto.runtime.choice import Beside  # noqa: E402
 from stretto.runtime.choice.beside import FEW_BLOCKS, FEW_FOR_BULK  # noqa: E402
-from stretto.torch import call_streams  # noqa: E402
+from stretto.torch import call_streams, known_places  # noqa: E402
 from stretto.torch.call_queue import CallQueue  # noqa: E402
 from stretto.torch.call_streams import CallStreams  # noqa: E402
 from stretto.torch.group import StrettoGroup  # noqa: E402
-from stretto.torch.known_places import STARTED, KnownPlaces  # noqa: E402
+from stretto.torch.known_places import NATIVE, KnownPlaces  # noqa: E402
 from stretto.torch.options import Options  # noqa: E402
 
 CALLER, SIDE = 7, 42
@@ -50,7 +46,7 @@ class Event:
 
 class Stream:
     def __init__(self, handle):
-        self.cuda_stream = handle
+        self.cuda_stream, self.stream_id = handle, handle + 1
 
 
 class Gpu:
@@ -86,6 +82,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(driver, "_torch", [lambda ordinal: one.now])
     monkeypatch.setattr(call_streams.torch, "cuda", one)
     monkeypatch.setattr(call_streams, "current_handle", lambda index: one.now)
+    monkeypatch.setattr(known_places, "load", lambda: None)
     call_streams._stream_of.cache_clear()
     yield one
     call_streams._stream_of.cache_clear()
@@ -190,148 +187,86 @@ def test_what_a_user_names_serves_started_calls_too(fake, gpu):
     alone(fake, work)
 
 
-def by_c(call, *args):
-    """Call without a frame of Python below, as C++ does; return what came of it."""
-    found = []
-    _thread.start_new_thread(found.extend, (map(call, *([one] for one in args)),))
-    until = time.monotonic() + 20
-    while not found and time.monotonic() < until:
-        time.sleep(1e-3)
-    return found[0]
+class Native:
+    """What is compiled of a group, as far as what it is given."""
 
+    @staticmethod
+    def load():
+        return Native
 
-def started_by_c(group, x):
-    opts = torch.distributed.AllreduceOptions()
-    opts.asyncOp = True
-    return by_c(group.allreduce, [x], opts)
+    class Place:
+        def __init__(self, again, hear, fail, like, stream):
+            self.again, self.fail, self.stream = again, fail, stream
 
 
 @pytest.fixture
-def futures(monkeypatch):
-    """Let Futures be those of CPUs: there is no GPU for theirs."""
-    monkeypatch.setattr(
-        call_streams, "_future_of", lambda index: torch.futures.Future()
-    )
+def native(monkeypatch):
+    """Let a group's sums be made known to C++, which is not there."""
+    monkeypatch.setattr(known_places, "load", Native.load)
 
 
-def test_what_c_starts_is_four_calls_of_the_driver(fake, gpu, futures):
+def begun(comm, x):
+    """Start a sum until it is known; return what C++ knows of it."""
+    group = group_of(comm)
+    for _ in range(2):
+        group._start_all_reduce(x, 0, None)
+    return group._places[x.data_ptr(), NATIVE]
+
+
+def test_what_c_begins_is_four_calls_of_the_driver(fake, gpu, native):
     """Behind the caller's stream, on the group's, and the event behind it."""
 
     def work(comm, asked):
-        group, x = group_of(comm), torch.zeros(1 << 18)
-        for _ in range(2):
-            group._start_all_reduce(x, 0, None)
+        place = begun(comm, torch.zeros(1 << 18))
         fake.by_address.clear()
-        begun = started_by_c(group, x)
-        event = begun._end.cuda_event
+        assert place.again(99, CALLER)
         assert [
-            (b"cuEventRecord", event, CALLER),
-            (b"cuStreamWaitEvent", SIDE, event),
+            (b"cuEventRecord", 99, CALLER),
+            (b"cuStreamWaitEvent", SIDE, 99),
             (b"cuLaunchKernelEx", SIDE),
-            (b"cuEventRecord", event, SIDE),
+            (b"cuEventRecord", 99, SIDE),
         ] == fake.by_address
-        assert begun.wait()
-        assert begun.is_completed()
+        assert SIDE + 1 == place.stream
         assert CALLER == gpu.now
-        group._streams.close()
-
-    alone(fake, work)
-
-
-def test_its_future_is_completed_on_the_groups_stream(fake, gpu, futures, monkeypatch):
-    """By a thread of the group's: it is there for whoever waits, in order.
-
-    What is asked to follow one that is complete runs at once, where it is asked: so
-    the thread begins when it has been asked.
-    """
-    given, give = [], Workers.give
-
-    def work(comm, asked):
-        group, x = group_of(comm), torch.zeros(1 << 18)
-        mine = group._streams._completes
-
-        def take(workers, what):
-            (given.append if workers is mine else partial(give, workers))(what)
-
-        monkeypatch.setattr(Workers, "give", take)
-        for _ in range(2):
-            group._start_all_reduce(x, 0, None)
-        future = started_by_c(group, x).get_future()
-        seen = future.then(lambda f: (gpu.now, f.value()))
-        (what,) = given
-        give(mine, what)
-        assert (SIDE, [x]) == seen.wait()
-        assert CALLER == gpu.now
-        group._streams.close()
-        assert not [t for t in threading.enumerate() if "futures" in t.name]
-
-    alone(fake, work)
-
-
-def test_the_last_of_a_pass_is_completed_at_once(fake, gpu, futures, monkeypatch):
-    """From the second pass on; the others by the thread."""
-
-    def work(comm, asked):
-        group = group_of(comm)
-        tensors = [torch.zeros(1 << 18) for _ in range(3)]
-        for x in tensors * 3:
-            group._start_all_reduce(x, 0, None)
-        for number in range(4):
-            monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda n=number: n)
-            begun = [started_by_c(group, x) for x in tensors]
-            at_once = [one.completes is None for one in begun]
-            assert [False, False, number > 0] == at_once
-        group._streams.close()
 
     alone(fake, work)
 
 
 @pytest.mark.parametrize("stream", [CALLER, SIDE])
-def test_a_driver_that_refuses_has_launched_once_at_most(fake, gpu, stream):
-    """Before the launch: the known way is gone. Behind it: the fault is raised."""
+def test_a_driver_that_refuses_has_launched_once_at_most(fake, gpu, native, stream):
+    """Before the launch: nothing was launched. Behind it: the fault is raised."""
 
     def work(comm, asked):
-        group, x = group_of(comm), torch.zeros(1 << 18)
-        for _ in range(3):
-            group._start_all_reduce(x, 0, None)
+        place = begun(comm, torch.zeros(1 << 18))
         before = len(fake.launches)
         fake.refused = {(b"cuEventRecord", stream): 700}
-        again = group._places[x.data_ptr(), STARTED]
         if stream == CALLER:
-            assert group._streams.begin(again, x) is None
-            group._start_all_reduce(x, 0, None, again, by_c=True)
+            assert not place.again(99, CALLER)
+            assert before == len(fake.launches)
         else:
-            with pytest.raises(RuntimeError, match="behind a launch: error 700"):
-                group._start_all_reduce(x, 0, None, again, by_c=True)
-        assert before + 1 == len(fake.launches)
+            with pytest.raises(DeviceError, match="behind a launch: error 700") as met:
+                place.again(99, CALLER)
+            with pytest.raises(torch.distributed.DistBackendError, match="error 700"):
+                place.fail(met.value)
+            assert before + 1 == len(fake.launches)
         fake.refused = {}
-        group._streams.close()
 
     alone(fake, work)
 
 
-def test_what_cannot_be_begun_so_goes_the_known_way(fake, gpu, futures, monkeypatch):
-    """Nothing can be compiled; a tensor is not alike; a graph is captured; a fault."""
+def test_what_cannot_be_begun_so_says_so(fake, gpu, native, monkeypatch):
+    """Nothing can be compiled; a fault: then the place is not known any more."""
 
     def work(comm, asked):
-        group, x = group_of(comm), torch.zeros(1 << 18)
+        x = torch.zeros(1 << 18)
         with monkeypatch.context() as patch:
             patch.setattr(kernels, "missing", lambda: "no Numba")
-            for _ in range(2):
-                group._start_all_reduce(x, 0, None)
-            before = len(fake.launches)
-            assert started_by_c(group, x).wait()
-            assert before + 1 == len(fake.launches)
-        assert group._streams.begin(group._places[x.data_ptr(), STARTED], x[:9]) is None
-        gpu.capturing = True
-        never = lambda *all_of_it: pytest.fail("in a capture")  # noqa: E731
-        assert group._streams.begin(never, x) is None
-        gpu.capturing = False
+            assert not begun(comm, x).again(99, CALLER)
+        place = begun(comm, x)
         comm._group.broken[0] = 1
         comm._choose_table()  # as whoever breaks it does
-        assert group._streams.begin(group._places[x.data_ptr(), STARTED], x) is None
+        assert not place.again(99, CALLER)
         comm._group.broken[0] = 0
-        group._streams.close()
 
     alone(fake, work)
 

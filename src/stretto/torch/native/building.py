@@ -41,20 +41,28 @@ def build(go_on: Callable[[], bool] = lambda: True) -> str:
     path = _kept()
     if path.exists():
         return ""
-    if why := _missing():
+    if why := missing():
         return why
     with tempfile.TemporaryDirectory() as folder:
-        made, said = Path(folder, "group.so"), Path(folder, "said")
-        if not _run(_command(made), said, go_on):
-            words = said.read_text(errors="replace").strip()
-            return words.partition("\n")[0][:300] or "cut short"
+        made = Path(folder, "group.so")
+        if why := compile_to(made, _SOURCE, go_on):
+            return why
         data = made.read_bytes()
-        try:
-            _module(data)
-        except ImportError as e:
-            return f"it was compiled and cannot be loaded: {e}"
-        caches.store(path, data)
+    try:
+        _module(data)
+    except ImportError as e:
+        return f"it was compiled and cannot be loaded: {e}"
+    caches.store(path, data)
     return "" if path.exists() else f"{path} cannot be written"
+
+
+def compile_to(made: Path, source: Path, go_on: Callable[[], bool]) -> str:
+    """Compile a module of PyTorch's; return what the compiler says if it cannot."""
+    said = made.with_suffix(".said")
+    if _run(_command(made, source), said, go_on):
+        return ""
+    lines = said.read_text(errors="replace").splitlines()
+    return next((x for x in lines if "error" in x), "".join(lines[:1]) or "cut short")
 
 
 def load() -> Any:
@@ -87,7 +95,7 @@ def _compiler() -> str:
     return next((found for w in words if w and (found := shutil.which(w))), "")
 
 
-def _missing() -> str:
+def missing() -> str:
     """Return why it cannot be compiled here, or nothing."""
     if sys.platform != "linux":
         return f"it is not tried on {sys.platform}"
@@ -99,7 +107,7 @@ def _missing() -> str:
     return ""
 
 
-def _command(made: Path) -> list[str]:
+def _command(made: Path, source: Path) -> list[str]:
     home = Path(torch.__file__).parent
     includes = (
         home / "include",
@@ -107,7 +115,7 @@ def _command(made: Path) -> list[str]:
         Path(sysconfig.get_paths()["include"]),
     )
     return [
-        *(_compiler(), *_FLAGS, str(_SOURCE), "-o", str(made)),
+        *(_compiler(), *_FLAGS, str(source), "-o", str(made)),
         *(f"-I{one}" for one in includes),
         *(f"-L{home / 'lib'}", *_LIBRARIES),
     ]

@@ -128,30 +128,35 @@ class Group : public c10d::PyProcessGroup {
  public:
   using PyProcessGroup::PyProcessGroup;
 
+  ~Group() override {
+    // After the interpreter, at the end of the process, the driver is gone, too.
+    if (!Py_IsInitialized()) ends_.release();
+  }
+
   c10::intrusive_ptr<c10d::Work> allreduce(
       std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) override {
     if (tensors.size() == 1 && opts.asyncOp && tensors[0].device().type() == kGpu &&
-        // The legacy stream, which no graph's capture can be on.
-        current_stream(tensors[0].device()).id() == 0 &&
         !torch::profiler::impl::profilerEnabled()) {
       const py::gil_scoped_acquire lock;
-      auto begun = begin(tensors[0], static_cast<int>(opts.reduceOp.op_));
-      if (begun) return begun;
+      const py::handle self = py::detail::get_object_handle(
+          static_cast<c10d::ProcessGroup*>(this), type_of_groups());
+      if (self) {
+        auto begun = begin(self, tensors[0], static_cast<int>(opts.reduceOp.op_));
+        if (begun) return begun;
+      }
     }
     return PyProcessGroup::allreduce(tensors, opts);
   }
 
- private:
-  c10::intrusive_ptr<c10d::Work> begin(const at::Tensor& x, int op) {
-    static const auto* type = py::detail::get_type_info(typeid(c10d::ProcessGroup));
-    const py::handle self =
-        py::detail::get_object_handle(static_cast<c10d::ProcessGroup*>(this), type);
-    if (!self) return {};
+  // Begin a sum that is known, or return nothing. Python calls it as C++ does.
+  c10::intrusive_ptr<c10d::Work> begin(py::handle self, const at::Tensor& x, int op) {
+    // On the legacy stream alone: no graph's capture can be there.
+    if (current_stream(x.device()).id() != 0) return {};
     const auto place = find(self, x, op);
     if (!place || !place->holds(x)) return {};
     const py::object calls = self.attr("_calls"), lock = self.attr("_lock");
     if (py::len(calls) || !lock.attr("acquire")(false).cast<bool>()) return {};
-    auto& ends = ends_[place->side.device_index()];
+    auto& ends = (*ends_)[place->side.device_index()];
     auto end = ends.take(place->side);
     bool launched = false;
     try {
@@ -171,6 +176,12 @@ class Group : public c10d::PyProcessGroup {
     return c10::make_intrusive<Begun>(place, std::move(end), x);
   }
 
+  static const py::detail::type_info* type_of_groups() {
+    static const auto* type = py::detail::get_type_info(typeid(c10d::ProcessGroup));
+    return type;
+  }
+
+ private:
   // Return what the group has made known of a place, or nothing.
   static std::shared_ptr<Place> find(py::handle self, const at::Tensor& x, int op) {
     const py::object places = self.attr("_places");
@@ -180,7 +191,7 @@ class Group : public c10d::PyProcessGroup {
     return found ? py::cast<std::shared_ptr<Place>>(py::handle(found)) : nullptr;
   }
 
-  std::map<int, Ends> ends_;
+  std::unique_ptr<std::map<int, Ends>> ends_ = std::make_unique<std::map<int, Ends>>();
 };
 
 }  // namespace
@@ -190,10 +201,12 @@ PYBIND11_MODULE(group, module) {
       .def(py::init<py::object, py::object, py::object, const at::Tensor&, int64_t>());
   // Be ProcessGroup.__init__ for an object of a class that is derived in Python.
   module.def("init", [](const py::object& self, int rank, int size) {
-    const auto* type = py::detail::get_type_info(typeid(c10d::ProcessGroup));
     auto* made = reinterpret_cast<py::detail::instance*>(self.ptr());
-    auto value = made->get_value_and_holder(type);
+    auto value = made->get_value_and_holder(Group::type_of_groups());
     value.value_ptr() = static_cast<c10d::ProcessGroup*>(new Group(rank, size));
     value.type->init_instance(made, nullptr);
+  });
+  module.def("begin", [](const py::object& self, const at::Tensor& x, int op) {
+    return static_cast<Group*>(self.cast<c10d::ProcessGroup*>())->begin(self, x, op);
   });
 }
