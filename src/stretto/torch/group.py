@@ -41,26 +41,22 @@ class StrettoGroup(GroupBase):
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: Any = None
     ) -> Any:
         """Combine everybody's tensor, in place."""
-        again, started, places = None, None, self._places
+        again, places = None, self._places
         try:
             (tensor,) = tensors
             number, wait = hash(opts.reduceOp), not opts.asyncOp
-            if places:
-                at = tensor.data_ptr()
-                started = None if wait else places.get((at, STARTED + number))
-                if started is None and not self._calls:
-                    again = places.get((at, number))
+            # Told by what is asked alone: all ranks are to take the same stream.
+            now = wait or (tensor.is_cuda and tensor.nbytes <= self._short)
+            if now and places and not self._calls:
+                again = places.get((tensor.data_ptr(), number))
             name = OPERATORS[number]
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
-        if started is not None and not profiling():  # so it is on a GPU, and not short
+        if not now and tensor.is_cuda and not profiling():
             if self._begin is not None:
                 work = self._begin(self, tensor, number)
                 if work is not None:
                     return work
-            return self._start_all_reduce(tensor, number, opts, started)
-        now = wait or (tensor.is_cuda and tensor.nbytes <= self._short)
-        if not now and tensor.is_cuda and not profiling():
             return self._start_all_reduce(tensor, number, opts)
         if now and not profiling():
             try:
@@ -80,12 +76,9 @@ class StrettoGroup(GroupBase):
         again = "allreduce", tensors, opts
         return self._do(again, opts, tensors, calls.all_reduce, tensor, name)
 
-    def _start_all_reduce(
-        self, tensor: Any, number: int, opts: Any, again: Any = None
-    ) -> Any:
+    def _start_all_reduce(self, tensor: Any, number: int, opts: Any) -> Any:
         """Start a sum on a GPU: known by its place, as one that blocks is."""
-        if again is None:
-            again = self._places.get((tensor.data_ptr(), STARTED + number))
+        again = self._places.get((tensor.data_ptr(), STARTED + number))
         name, streams = OPERATORS[number], self._streams
         try:
             with self._lock:

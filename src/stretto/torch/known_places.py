@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
-from stretto.torch.faults import as_torch, both_families
+from stretto.torch.faults import as_torch
 from stretto.torch.native import load
 from stretto.torch.options import OPERATORS
 
@@ -63,13 +63,9 @@ class KnownPlaces:
             return
         self.calls[place] = _call_of(tensor, again)
         if side is not None and self._native is not None:
-            made = self._native.Place(again, self._hear, _fail, tensor, side.stream_id)
+            hear, nth = self._comm.check, side.stream_id
+            made = self._native.Place(again, hear, _fail, tensor, nth)
             self.calls[place[0], NATIVE + operator] = made
-
-    def _hear(self) -> None:
-        """Raise what launches so far have met."""
-        with both_families():
-            self._comm.check()
 
 
 def _fail(error: Exception) -> None:

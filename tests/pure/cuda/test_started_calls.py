@@ -95,6 +95,7 @@ def group_of(comm, options=None):
     group._lock, group._calls = group._queue.lock, group._queue.calls
     group._communicator = comm
     group._known_places, group._last_pins = KnownPlaces(comm), None
+    group._begin = None
     group._pin, group._short = options or Beside(), 0
     group._streams = CallStreams(lambda: None)
     group._use(comm)

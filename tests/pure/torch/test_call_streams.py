@@ -240,6 +240,7 @@ def group():
     one._lock, one._calls, one._communicator = one._queue.lock, [], Comm()
     one._known_places = KnownPlaces(one._communicator)
     one._last_pins, one._pin, one._short = None, Beside(), module.SHORT
+    one._begin = None
     one._use(one._communicator)
     return one
 
@@ -282,3 +283,18 @@ def test_the_next_on_the_same_place_asks_the_communicator_nothing(gpu, group):
     before = len(said)
     group.allreduce([x], opts)
     assert before + 1 == len(said)
+
+
+def test_which_stream_a_call_takes_is_told_by_what_is_asked_alone(gpu, group):
+    """Not by what was at its place before: other ranks' tensors lie elsewhere."""
+    from stretto.torch.known_places import NATIVE, STARTED
+
+    opts, x = torch.distributed.AllreduceOptions(), Short()
+    opts.asyncOp = True
+    never = lambda *given: pytest.fail("a short call was begun as a long one")  # noqa: E731
+    group._begin = never
+    for kind in (STARTED, NATIVE):
+        group._places[x.data_ptr(), kind] = never
+    group.allreduce([x], opts).wait()
+    assert [(x, "sum")] == group._comm.said
+    assert [] == gpu.log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -45,6 +46,21 @@ def test_what_is_kept_and_wrong_is_not_loaded(tmp_path, monkeypatch):
         assert load() is None
     monkeypatch.setenv(building.SWITCH, "0")
     assert load() is None
+
+
+def test_precompile_says_what_came_of_it(monkeypatch, capsys):
+    """In the row of what it has compiled."""
+    from stretto.cli import main, precompile
+    from stretto.runtime.calls.precompile import Compiled
+    from stretto.torch import native
+
+    made = Compiled(kernels=3, is_whole=True)
+    monkeypatch.setattr(precompile, "compile_usual", lambda *_, **__: made)
+    for said, want in (("no C++ compiler", "no C++ compiler"), ("", "there")):
+        monkeypatch.setattr(native, "build", lambda go_on, said=said: said)
+        words = ["precompile", "--ranks", "1", "--arch", "9.0", "--torch", "--json"]
+        assert main(words) == 0
+        assert json.loads(capsys.readouterr().out)["rows"][0]["torch"] == want
 
 
 @pytest.mark.skipif(

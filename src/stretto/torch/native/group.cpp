@@ -94,8 +94,12 @@ class Begun : public c10d::Work {
 
   bool wait(std::chrono::milliseconds) override {
     end_->event.block(current_stream(place_->side.device()));
-    py::gil_scoped_acquire lock;
-    place_->hear();
+    const py::gil_scoped_acquire lock;
+    try {
+      place_->hear();
+    } catch (py::error_already_set& met) {
+      place_->fail(met.value());
+    }
     return true;
   }
   void synchronize() override { wait(kNoTimeout); }
