@@ -46,12 +46,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Meet the other ranks, by the store (collective)."""
         note_marks()
         rank, size = opts.group_rank, opts.group_size
-        made = native.load()
-        if made is None:
-            super().__init__(rank, size)
-        else:
-            made.init(self, rank, size)
-        self._begin = None if made is None else made.begin
+        self._begin = native.init(self, rank, size)
         if options is None:
             options = Options()
         elif not isinstance(options, Options):
@@ -60,7 +55,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             )
         if rank == 0 and torch.cuda.is_available():
             # First: it goes on beside all that follows.
-            start_precompiling(int(size), *(["--torch"] if made is None else []))
+            start_precompiling(int(size), *([] if self._begin else ["--torch"]))
         self._rank, self._size = int(rank), int(size)
         self._name, self._desc = str(opts.group_id), "undefined"
         self._store = opts.store

@@ -87,10 +87,11 @@ def test_a_process_of_its_own_is_started_once(monkeypatch):
         def __init__(self, command, **_):
             started.append(command[command.index("--ranks") + 1])
 
-        def kill(self):
-            started.append("killed")
+        def terminate(self):
+            started.append("ended")
 
-        wait = kill
+        def wait(self, within_s):
+            started.append("ended")
 
     monkeypatch.setattr(precompile.subprocess, "Popen", Popen)
     monkeypatch.setattr(precompile, "_running", {})
@@ -101,7 +102,7 @@ def test_a_process_of_its_own_is_started_once(monkeypatch):
     precompile.start_precompiling(8)
     precompile._end()
 
-    assert ["2", "4", *["killed"] * 4] == started
+    assert ["2", "4", *["ended"] * 4] == started
 
 
 def test_workers_are_processes_that_end_with_the_one_that_began():
