@@ -53,8 +53,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             raise refusal(
                 f"pg_options is a {type(options).__name__}; want stretto.torch.Options"
             )
-        if rank == 0 and torch.cuda.is_available():
-            # First: it goes on beside all that follows.
+        first = os.environ.get("LOCAL_RANK") or str(rank)  # one of a host
+        if first == "0" and torch.cuda.is_available():
             start_precompiling(int(size), *([] if self._begin else ["--torch"]))
         self._rank, self._size = int(rank), int(size)
         self._name, self._desc = str(opts.group_id), "undefined"
