@@ -145,3 +145,15 @@ def test_a_norm_is_in_the_kernel_up_to_what_was_measured(num_ranks, up_to):
     assert 8 << 20 == Profile.parse(ROWS, "a test").rows[0].fused_up_to
     said = Profile.parse(ROWS + 'fused_up_to = "3K"', "a test").rows[0]
     assert 3 << 10 == said.fused_up_to
+
+
+@pytest.mark.parametrize(("num_ranks", "up_to"), [(2, 256 << 20), (4, 64 << 20)])
+def test_engines_give_what_was_measured_ahead_of_nccl_and_only_there(num_ranks, up_to):
+    """On a machine that nobody has looked at 8 MB; a profile of one's own may say."""
+    here = Profile.shipped("cuda", "NVIDIA H200").rows_of(num_ranks)
+    assert up_to == here.engines_up_to
+    other = Profile.shipped("cuda", "NVIDIA B300").rows_of(num_ranks)
+    assert 8 << 20 == other.engines_up_to
+    assert here.fused_up_to == other.fused_up_to
+    said = Profile.parse(ROWS + 'engines_up_to = "2M"', "a test").rows[0]
+    assert 2 << 20 == said.engines_up_to

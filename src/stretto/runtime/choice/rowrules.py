@@ -7,11 +7,14 @@ a table: what counts is how many rows there are and how long they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 from stretto.program.epilogues import Spec
 from stretto.runtime.choice.sizes import parse_size
+
+UNSEEN = 8 << 20
+"""Bytes that a serving engine gives us where nobody has looked beside NCCL."""
 
 
 def text_in(value: Any) -> str:
@@ -62,6 +65,10 @@ class RowRule:
     in_a_ring_from: int = 1 << 40
     """The same from which what is scattered is summed in a ring."""
 
+    engines_up_to: int = UNSEEN
+    """Bytes of a tensor up to which a serving engine that names no size gives its
+    all_reduce to us: beyond, NCCL was as fast."""
+
     @classmethod
     def parse(cls, row: Mapping[str, Any]) -> RowRule:
         """Read a table; KeyError and ValueError say what is missing or wrong."""
@@ -72,6 +79,10 @@ class RowRule:
         if unknown := sorted(set(row) - {"ranks", *known}):
             raise ValueError(f"rows: {', '.join(unknown)}; want {', '.join(known)}")
         return cls(fewest=fewest, most=most, **numbers)
+
+    def elsewhere(self) -> RowRule:
+        """Return it for a machine that it was not measured on."""
+        return replace(self, engines_up_to=UNSEEN)
 
     def answers(self, num_ranks: int) -> bool:
         """Return whether it is about so many ranks."""

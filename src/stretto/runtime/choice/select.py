@@ -200,7 +200,11 @@ class Profile:
         return cls(
             executor=executor,
             rules=tuple(rule for one in found for rule in one.rules),
-            rows=tuple(row for one in found for row in one.rows),
+            rows=tuple(
+                row if one.machine in ("", here) else row.elsewhere()
+                for one in found
+                for row in one.rows
+            ),
             machine="" if of_any else " or ".join(machines),
             about="; ".join(near or [one.about for one in found]),
         )

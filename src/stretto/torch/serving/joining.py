@@ -87,14 +87,20 @@ def usable(x: Tensor) -> bool:
 class PeerAllReduce:
     """What both engines ask of their all_reduce by peer memory."""
 
-    def __init__(self, group: Any, most_bytes: int) -> None:
-        """Join the group's ranks (collective); `disabled` says that it cannot be."""
-        self.group, self._most_bytes = group, most_bytes
+    def __init__(self, group: Any, most_bytes: int | None) -> None:
+        """Join the group's ranks (collective); `disabled` says that it cannot be.
+
+        Larger tensors than `most_bytes` are not ours; None: as the profile says.
+        """
+        self.group = group
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         found = joined(group) if self.world_size > 1 else None
         self._joined, self._name = found, "" if found is None else found.name
         self.disabled = found is None
+        if most_bytes is None:
+            most_bytes = 0 if found is None else found.comm.measured().engines_up_to
+        self.max_size = most_bytes
 
     @contextmanager
     def capture(self) -> Iterator[None]:
@@ -103,7 +109,7 @@ class PeerAllReduce:
 
     def should_custom_ar(self, inp: Tensor) -> bool:
         """Return whether `custom_all_reduce` takes a tensor."""
-        return not self.disabled and inp.nbytes <= self._most_bytes and usable(inp)
+        return not self.disabled and inp.nbytes <= self.max_size and usable(inp)
 
     def close(self) -> None:
         """Give the communicator back."""

@@ -20,8 +20,6 @@ from stretto.errors import CallError
 from stretto.torch import operators
 from stretto.torch.serving.joining import PeerAllReduce, joined, usable
 
-MOST_BYTES = 16 << 20
-
 
 class CustomAllReduceV2(PeerAllReduce):
     """What SGLang asks of its all_reduce by peer memory."""
@@ -40,9 +38,8 @@ class CustomAllReduceV2(PeerAllReduce):
 
         `max_size` was `max_pull_size` once, in the same place.
         """
-        most = max_pull_size if max_size is None else max_size
-        self.max_size = self.max_pull_size = MOST_BYTES if most is None else most
-        super().__init__(group, self.max_size)
+        super().__init__(group, max_pull_size if max_size is None else max_size)
+        self.max_pull_size = self.max_size
         self.device = device
 
     def supports_push(self, *, nbytes: int, num_blocks: int) -> bool:

@@ -19,7 +19,6 @@ from stretto.torch.serving.joining import Joined, PeerAllReduce, joined
 from stretto.torch.serving.vllm_experts import manager_for
 
 _log = logging.getLogger("stretto.torch")
-MOST_BYTES = 8 << 20
 
 
 class StrettoDeviceCommunicator:
@@ -225,14 +224,13 @@ class CustomAllreduce(PeerAllReduce):
         self,
         group: Any,
         device: int | str | torch.device,
-        max_size: int = MOST_BYTES,
+        max_size: int | None = None,
         *sizes: Any,
         symm_mem_enabled: bool = False,
         **unknown: Any,
     ) -> None:
         """Join the group's ranks (collective); `disabled` says that it cannot be."""
         super().__init__(group, max_size)
-        self.max_size = max_size
         self.device = torch.device("cuda", device) if type(device) is int else device
         self.fully_connected = not self.disabled
 
