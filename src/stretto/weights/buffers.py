@@ -111,8 +111,7 @@ class Buffers:
     def pull(self, copy: int, origin: Origin, deadline: float, version: Version) -> int:
         """Write a version into a copy, and return the bytes read.
 
-        No step reads there meanwhile. Other replicas do as far as it has come: on
-        hosts, not on GPUs, whose copies are known to have come only all at once. What
+        No step reads there meanwhile. Other replicas do as far as it has come. What
         has changed since what lies here is enough, if the source knows that.
         """
         with self._turn:
@@ -120,7 +119,7 @@ class Buffers:
                 raise TransferCancelled(f"weights {self._owner.name!r}: closed")
             shared, old = self._ready(copy, origin.ranks), self._old(origin)
             self._lies[copy] = None
-            if self.memory.stream is None and old < 0:
+            if old < 0:
                 shared.open(version, origin.via)
                 self._owner.tell_offer()
             try:
@@ -174,6 +173,7 @@ class Buffers:
         puller = self._owner.puller
         memory.wait_read(copy)
         try:
+            shared.begin(memory.adding)
             if old < 0:
                 puller.pull(source, into, deadline, memory.stream, shared)
             else:
@@ -183,7 +183,8 @@ class Buffers:
                     nbytes = puller.update(source, into, deadline, memory.put)
         finally:
             memory.wait_written()
-        self._sums[copy] = shared.sum(memory.stream)
+        shared.add(shared.line.end)
+        self._sums[copy] = shared.added()
         return nbytes
 
     def withdraw(self, copy: int) -> None:

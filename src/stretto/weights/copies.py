@@ -8,6 +8,7 @@ patience lasts, then ends the lease, and from then on nothing is read under its 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from stretto.weights.early import FAILED, RowLine, nobody
 from stretto.weights.hashes import said_sums
 from stretto.weights.manifest import Held, grouped, region_name
-from stretto.weights.memory import HostMemory, Summing
+from stretto.weights.memory import HostMemory
 from stretto.weights.tensors import flat, lies
 from stretto.weights.version import Version
 
@@ -58,9 +59,8 @@ class Copy:
         """Of what it was made of, the place of each in the manifest."""
         self.arrays = tuple(flat(parts[i][1]) for i in order)
         """In the order of the manifest."""
-        self.sum: Summing = memory.summing(
-            self.arrays, sources and [sources[i] for i in order]
-        )
+        self._parts = memory.sums(self.arrays, sources and [sources[i] for i in order])
+        self._added = 0
         self.line = RowLine(self.manifest)
         begin, self._regions = 0, []
         for g, group in enumerate(self.manifest.groups):
@@ -76,6 +76,37 @@ class Copy:
             self._text, region_name(name, tag, "manifest"), read_only=True
         )
         self._regions.append(told)
+
+    def begin(self, stream: int | None) -> None:
+        """Begin to add up what it is to hold, behind what a stream was given."""
+        self._added = 0
+        self._parts.begin(stream)
+
+    def add(self, far: int) -> None:
+        """Add up the parts that end before a byte."""
+        first, self._added = self._added, bisect_right(self.line.ends, far)
+        if first < self._added:
+            self._parts.add(first, self._added)
+
+    def wait(self) -> None:
+        """Wait until what was added has been read, and copied."""
+        self._parts.wait()
+
+    def landed(self, far: int) -> None:
+        """Tell who reads meanwhile how far it is, and add that up."""
+        self.came(far)
+        self.add(far)
+
+    def added(self) -> tuple[int, ...]:
+        """Return the sums, once all has been added up."""
+        assert self._added == len(self.arrays), "all was added"
+        return self._parts.found()
+
+    def sum(self, stream: int | None) -> tuple[int, ...]:
+        """Add up all of it at once."""
+        self.begin(stream)
+        self.add(self.line.end)
+        return self.added()
 
     def offer(self, version: Version, sums: Sequence[int]) -> None:
         """Let it be read; what it holds is written, and its sums are known, before."""

@@ -10,7 +10,7 @@ before does his replica switch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stretto.errors import EngineLost, TransferError, TransferTimeout
@@ -23,6 +23,8 @@ __all__ = ["FAILED", "Following", "RowLine", "nobody"]
 FAILED = -1
 """How far a version is that will not come."""
 _LOOK_S = 0.1
+_STEPS = 32
+"""A source tells so often how far its snapshot is, or less often."""
 
 
 def nobody(*_: object, **__: object) -> None:
@@ -34,12 +36,24 @@ class RowLine:
 
     def __init__(self, manifest: Manifest) -> None:
         self._begins: dict[tuple[str, Box], tuple[int, int]] = {}
+        self.ends: list[int] = []
+        """Where each part ends, in the order of the manifest."""
         begin = 0
         for held in manifest.held:
             row = storage(held.dtype).itemsize * volume(held.box[1:])
             self._begins[held.name, held.box] = begin, row
             begin += row * (held.extent[0] if held.box else 1)
+            self.ends.append(begin)
         self.end = begin
+
+    @property
+    def steps(self) -> Iterator[int]:
+        """Yield ends of parts that are far enough from one another to be told of."""
+        told = 0
+        for end in self.ends:
+            if end == self.end or end - told >= self.end // _STEPS:
+                told = end
+                yield end
 
     def span(self, name: str, held: Box, box: Box) -> tuple[int, int]:
         """Return the bytes that the rows of a box take, of a part that is held."""

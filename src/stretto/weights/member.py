@@ -218,7 +218,7 @@ class Member:
         chain = self.chain(peer, str(body["base"]), version)
         busy = bool(self.fan) and sum(c.readers for c in self.copies) >= self.fan
         busy &= not chain  # changes are few: whoever wants them does not wait
-        if not self.rank:  # what is coming is handed on once, as rank 0 says
+        if self.team and not self.rank:  # it is handed on once, as rank 0 says
             busy |= any(c.coming == version and c.readers for c in self.copies)
         self._has_put_off |= busy
         for copy in self.copies if not busy else ():

@@ -7,7 +7,8 @@ PyTorch is not imported: who has such a tensor has it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,13 +23,40 @@ from stretto.transfer.copying.mixing import copied, mixed
 from stretto.weights.casts import MOST, Made
 from stretto.weights.changes import BLOCK, Found, found_at
 
-__all__ = ["HostMemory", "Summing", "memory_of"]
+__all__ = ["HostMemory", "PartSums", "memory_of"]
 
 _COMPARED = 1 << 20
 """Elements that are compared at once, so that they are found again in a cache."""
 _SIGNED = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
-Summing = Callable[[int | None], tuple[int, ...]]
-"""Adds arrays up behind what a stream was given."""
+
+
+class PartSums:
+    """Adds arrays up, some at a time, and first copies those that have sources."""
+
+    def __init__(
+        self, arrays: Sequence[Any], sources: Sequence[Any] | None = None
+    ) -> None:
+        self._pairs = list(zip(arrays, sources or [None] * len(arrays), strict=True))
+        self._sums = [0] * len(arrays)
+
+    def begin(self, stream: int | None) -> None:
+        """Begin anew, behind what a stream was given."""
+
+    def add(self, first: int, last: int) -> None:
+        """Add up the arrays of some numbers."""
+        for i in range(first, last):
+            array, source = self._pairs[i]
+            self._sums[i] = mixed(array) if source is None else copied(array, source)
+
+    def wait(self) -> None:
+        """Wait until what was added has been read, and copied."""
+
+    def found(self) -> tuple[int, ...]:
+        """Return the sums of all."""
+        return tuple(self._sums)
+
+    def close(self) -> None:
+        """Give back what it has."""
 
 
 class HostMemory:
@@ -36,6 +64,8 @@ class HostMemory:
 
     stream: int | None = None
     """What versions are read by, beside all streams of users."""
+    adding: int | None = None
+    """What is added up by as it comes, beside that."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -56,19 +86,11 @@ class HostMemory:
         """Make what is cast of a tensor."""
         made.write(places)
 
-    def summing(
+    def sums(
         self, arrays: Sequence[Any], sources: Sequence[Any] | None = None
-    ) -> Summing:
+    ) -> PartSums:
         """Return what adds up arrays, and first copies those that have sources."""
-        pairs = list(zip(arrays, sources or [None] * len(arrays), strict=True))
-
-        def run(stream: int | None = None) -> tuple[int, ...]:
-            return tuple(
-                mixed(array) if source is None else copied(array, source)
-                for array, source in pairs
-            )
-
-        return run
+        return PartSums(arrays, sources)
 
     def saved(self, array: Any) -> Any:
         """Return a copy of an array, before it is written over."""
@@ -127,10 +149,10 @@ class GpuMemory(HostMemory):
                 f"tensors on {like.device}, and engine {engine.name!r} works on GPU "
                 f"{mover.device.ordinal}: the one that is current when it is first used"
             )
-        self._lane, self._mixer = mover.lane(), cuda.mixer()
-        self.stream = self._lane.stream
+        self._lanes, self._mixer = (mover.lane(), mover.lane()), cuda.mixer()
+        self.stream, self.adding = (lane.stream for lane in self._lanes)
         self._read: dict[tuple[int, int], Any] = {}
-        self._sums: list[Any] = []
+        self._sums: list[PartSums] = []
 
     def room(self, nbytes: int) -> Any:
         """Return memory of the GPU."""
@@ -174,37 +196,12 @@ class GpuMemory(HostMemory):
             stream=self.engine.gpu.handle(None),
         )  # fmt: skip
 
-    def summing(
+    def sums(
         self, arrays: Sequence[Any], sources: Sequence[Any] | None = None
-    ) -> Summing:
+    ) -> PartSums:
         """Return what adds up arrays where they lie, in one pass that copies, too."""
-        given = sources or [None] * len(arrays)
-        near = [i for i, a in enumerate(arrays) if not isinstance(a, np.ndarray)]
-        far = [i for i in range(len(arrays)) if i not in set(near)]
-        host = super().summing([arrays[i] for i in far], [given[i] for i in far])
-        apart, places = [], []
-        for nth, i in enumerate(near):
-            array, source = arrays[i], given[i]
-            if isinstance(source, np.ndarray):
-                source = self._torch.from_numpy(source).view(array.dtype)
-            if source is not None and source.is_cuda and source.is_contiguous():
-                places += _runs(nth, source, array)
-                continue
-            places += _runs(nth, array, None)
-            if source is not None:
-                apart.append((array, source))
-        sums = self._mixer.sums(places)
-        self._sums.append(sums)
-
-        def run(stream: int | None = None) -> tuple[int, ...]:
-            for array, source in apart:
-                array.copy_(source)
-            assert stream is not None, "a GPU has streams"
-            found = dict(zip(near, sums.run(stream), strict=True))
-            found |= dict(zip(far, host(None), strict=True))
-            return tuple(found[i] for i in range(len(arrays)))
-
-        return run
+        self._sums.append(_GpuSums(self._mixer, arrays, sources))
+        return self._sums[-1]
 
     def saved(self, array: Any) -> Any:
         """Return a copy of an array, before it is written over."""
@@ -281,13 +278,76 @@ class GpuMemory(HostMemory):
 
     def wait_written(self) -> None:
         """Wait for the stream that versions come by."""
-        self._lane.wait()
+        for lane in self._lanes:
+            lane.wait()
 
     def close(self) -> None:
         """Give back what it has on the GPU."""
         for sums in self._sums:
             sums.close()
-        self._lane.close()
+        for lane in self._lanes:
+            lane.close()
+
+
+class _GpuSums(PartSums):
+    """Adds up where arrays lie; those that lie on the host there."""
+
+    def __init__(
+        self, mixer: Any, arrays: Sequence[Any], sources: Sequence[Any] | None
+    ) -> None:
+        super().__init__(arrays, sources)
+        self._apart: set[int] = set()
+        """Those that are copied by PyTorch, and those of the host."""
+        self._near: list[int] = []
+        places: list[tuple[int, int, int, int, int]] = []
+        for i, (array, source) in enumerate(self._pairs):
+            if isinstance(array, np.ndarray):
+                self._apart.add(i)
+                continue
+            is_one_pass = _is_near(source) and source.is_contiguous()
+            if source is not None and not is_one_pass:
+                self._apart.add(i)
+            one = (source, array) if is_one_pass else (array, None)
+            places += _runs(len(self._near), *one)
+            self._near.append(i)
+        self._on_gpu = mixer.sums(places)
+
+    def begin(self, stream: int | None) -> None:
+        """Begin anew, behind what a stream was given."""
+        assert stream is not None, "a GPU has streams"
+        self._on_gpu.begin(stream)
+
+    def add(self, first: int, last: int) -> None:
+        """Add up the arrays of some numbers, on that stream."""
+        for i in self._apart.intersection(range(first, last)):
+            array, source = self._pairs[i]
+            if isinstance(array, np.ndarray):
+                super().add(i, i + 1)
+            elif isinstance(source, np.ndarray):
+                array.copy_(sys.modules["torch"].from_numpy(source).view(array.dtype))
+            else:
+                array.copy_(source)
+        near = bisect_left(self._near, first), bisect_left(self._near, last)
+        if near[0] < near[1]:
+            self._on_gpu.add(*near)
+
+    def wait(self) -> None:
+        """Wait until what was added has been read, and copied."""
+        self._on_gpu.wait()
+
+    def found(self) -> tuple[int, ...]:
+        """Return the sums of all."""
+        for i, one in zip(self._near, self._on_gpu.found(), strict=True):
+            self._sums[i] = one
+        return super().found()
+
+    def close(self) -> None:
+        """Give its memory back."""
+        self._on_gpu.close()
+
+
+def _is_near(source: Any) -> bool:
+    return source is not None and not isinstance(source, np.ndarray) and source.is_cuda
 
 
 def _runs(number: int, source: Any, copy: Any) -> list[tuple[int, int, int, int, int]]:

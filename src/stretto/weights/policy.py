@@ -66,7 +66,10 @@ class Policy(Member):
         )
         wanted = [wanted_of(one, names, how) for one in own]
         following = Following(self.changed, self.send)
-        self.puller = Puller(engine, name, wanted, turn=rank, following=following)
+        self.puller = Puller(
+            engine, name, wanted, turn=rank, following=following,
+            is_cut=self._buffers.memory.stream is not None,
+        )  # fmt: skip
         self._state = RankCopies(rank=rank, copies=(0, -1)[:copies])
         self._origins: dict[int, Origin] = {}
         self._versions: dict[int, Version | None] = {0: start}

@@ -30,8 +30,8 @@ __all__ = ["From", "Origin", "Puller", "parts_here", "wanted_of"]
 CONNECT_S = 10.0
 _MOST_KEPT = 8
 _PIECES, _LEAST_PIECE, _WHOLE = 64, 256 << 10, 1 << 62
-"""From another host a version is read in about so many pieces, of no fewer bytes, which
-are handed on one by one. Within a host there is no wire to win."""
+"""From another host or GPU a version is read in about so many pieces, of no fewer
+bytes, which are handed on one by one. Within a host there is no wire to win."""
 _AHEAD = 16
 """Pieces under way at once, so that the first are soon handed on."""
 
@@ -110,7 +110,7 @@ class Onto(Protocol):
 
     line: RowLine
 
-    def came(self, far: int) -> None:
+    def landed(self, far: int) -> None:
         """Hear how far it is."""
 
 
@@ -119,9 +119,13 @@ class Puller:
 
     def __init__(
         self, engine: Engine, name: str, wanted: Sequence[Wanted], *, turn: int,
-        following: Following | None = None,
+        following: Following | None = None, is_cut: bool = False,
     ) -> None:  # fmt: skip
-        """Want some tensors; alone, without `following`, from who has them whole."""
+        """Want some tensors; alone, without `following`, from who has them whole.
+
+        They are read in pieces from other hosts; with `is_cut` from this one, too.
+        """
+        self._is_always_cut = is_cut
         self._engine, self._name, self._turn = engine, name, turn
         self._following = following or Following(threading.Condition(), nobody)
         self.wanted = tuple(wanted)
@@ -187,7 +191,7 @@ class Puller:
 
     def _is_cut(self, pairs: Sequence[tuple[Any, From]]) -> bool:
         """Return whether it is worth it to hand on what comes in pieces."""
-        return any(peer.is_far for peer, _ in pairs)
+        return self._is_always_cut or any(peer.is_far for peer, _ in pairs)
 
     def pull(
         self, source: Sequence[From], into: Mapping[str, Any], deadline: float,
@@ -274,7 +278,7 @@ class Puller:
             if onto is not None:
                 ahead = len(gets) - len(waiting) - len(under_way)
                 rest = gets[ahead:]
-                onto.came(_begins(rest[0], onto.line) if rest else onto.line.end)
+                onto.landed(_begins(rest[0], onto.line) if rest else onto.line.end)
 
     def stop(self) -> None:
         """Read nothing more; what is under way is cancelled."""

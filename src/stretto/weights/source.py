@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from stretto.errors import CallError, TransferTimeout
@@ -99,6 +101,10 @@ class Source(Member):
         self._patience, self.fan = patience, _fan(fan, rank)
         self._memory = memory_of(engine, [one.own.array for one in self._made])
         self._places: list[list[Any]] = []
+        self._numbers: list[tuple[int, ...]] = []
+        """Of each tensor, of what is made of it the numbers in the snapshot."""
+        self._order: list[tuple[int, int]] = []
+        """The first of those, and the tensor: as they are made."""
         self._epoch, self._counter = epoch, -1
         self._snapshot: Copy | None = None
         self._in_place: Copy | None = None
@@ -188,6 +194,9 @@ class Source(Member):
         It is copied first, so that training can go on; with `in_place` it is not, and
         the tensors must stay as they are until `Push.end()` has returned. With `wait`
         all replicas have it when this returns.
+
+        Replicas read what is copied as it comes; the sums, by which they know that all
+        of it is right, are told last.
         """
         begun = time.monotonic_ns()
         counter = self._next(version)
@@ -196,18 +205,21 @@ class Source(Member):
             other.take_back(self._patience)  # one version of a name at a time
         made = Version(self.epoch, counter)
         looking = self._looking(copy, in_place=in_place)
-        if not in_place:
-            self._taken = None
-            self._write(copy, looking)
         with self.changed:
             here = {(who.team, who.rank) for who in self.known.values()}
             self.had = {key: has for key, has in self.had.items() if key in here}
-        sums = copy.sum(self._memory.here())
+        try:
+            self._write(copy, made, looking)
+        except BaseException:
+            self.tell_early(copy, None)
+            self.tell_offer()
+            raise
         if looking is not None:
             self._recent.keep(looking, copy.tag, made)
         self._taken = self._taken if in_place else made
-        copy.offer(made, sums)
+        copy.offer(made, copy.added())
         self._counter = counter
+        self.tell_early(copy, made)
         self.tell_offer()
         self.record("push", made, begun, self.nbytes)
         push = Push(self, made, copy, self._recent.said)
@@ -222,22 +234,38 @@ class Source(Member):
         base = None if in_place else self._taken
         return self._recent.look(copy.manifest, base, far=far)
 
-    def _write(self, copy: Copy, looking: Looking | None) -> None:
-        """Make what is cast; see what changes before it is lost."""
-        index, memory = 0, self._memory
-        for one, places in zip(self._made, self._places, strict=True):
-            pairs = [(one.own.array, places[0])]
-            if one.how is not None:
-                old = (
-                    [] if looking is None else [memory.saved(place) for place in places]
-                )
-                memory.write(one, places)
-                pairs = list(zip(places, old, strict=False))
-            for nth, (new, before) in enumerate(pairs):
-                if looking is not None and index + nth in copy.numbers:
-                    compare = partial(memory.changed, new, before)
-                    looking.see(copy.numbers[index + nth], compare)
-            index += len(places)
+    def _write(self, copy: Copy, made: Version, looking: Looking | None) -> None:
+        """Write a version, or add up what is there; let it be read as it comes.
+
+        Not where changes are looked for, which are known when all is written. What is
+        behind our caller's stream is told of when that has come to it.
+        """
+        in_place, left = copy is self._in_place, deque(self._order)
+        self._taken = self._taken if in_place else None
+        copy.begin(self._memory.here())
+        for far in copy.line.steps:
+            while not in_place and left and copy.line.ends[left[0][0]] <= far:
+                self._make(left.popleft()[1], looking)
+            copy.add(far)
+            copy.wait()
+            if looking is None:
+                if copy.coming is None:
+                    copy.open(made, ())
+                    self.tell_offer()
+                copy.came(copy.line.end if in_place else far)
+
+    def _make(self, nth: int, looking: Looking | None) -> None:
+        """Make what is cast of a tensor; see what changes before it is lost."""
+        one, places, memory = self._made[nth], self._places[nth], self._memory
+        pairs = [(one.own.array, places[0])]
+        if one.how is not None:
+            old = [] if looking is None else [memory.saved(place) for place in places]
+            memory.write(one, places)
+            pairs = list(zip(places, old, strict=False))
+        for number, (new, before) in zip(self._numbers[nth], pairs, strict=False):
+            if looking is not None:
+                looking.see(number, partial(memory.changed, new, before))
+
 
     def chain(self, peer: Any, base: str, version: Version) -> list[int]:
         """Return the changes by which a peer gets from what it has to a version."""
@@ -268,7 +296,9 @@ class Source(Member):
                 )
             if self._in_place is None:
                 live = [(one.own.held, one.own.array) for one in self._made]
-                self._in_place = Copy(self._memory, self.name, "live", live)
+                self._in_place = Copy(
+                    self._memory, self.name, "live", live, tell=self.send
+                )
                 self.copies.append(self._in_place)
             return self._in_place
         if self._snapshot is None:
@@ -279,8 +309,14 @@ class Source(Member):
                 parts += zip(one.helds, places, strict=True)
                 cast = [None] * len(places)
                 sources += [one.own.array] if one.how is None else cast
-            self._snapshot = Copy(self._memory, self.name, "snap", parts, sources)
-            self.copies.append(self._snapshot)
+            made = Copy(
+                self._memory, self.name, "snap", parts, sources, tell=self.send
+            )
+            numbers = iter(made.numbers[i] for i in range(len(parts)))
+            self._numbers = [tuple(islice(numbers, len(p))) for p in self._places]
+            self._order = sorted((min(some), i) for i, some in enumerate(self._numbers))
+            self._snapshot = made
+            self.copies.append(made)
         return self._snapshot
 
     def _room(self) -> list[list[Any]]:

@@ -8,7 +8,7 @@ from tests.waiting import until
 
 from stretto.errors import TransferError
 from stretto.weights import pulling
-from stretto.weights.buffers import Buffers
+from stretto.weights.copies import Copy
 from stretto.weights.early import FAILED
 from stretto.weights.leading import Leads
 from stretto.weights.pulling import Puller
@@ -219,16 +219,16 @@ def test_who_leaves_before_it_is_known_to_be_right_is_not_waited_for(line, monke
 def test_what_came_wrong_is_forgotten_by_all(line, monkeypatch):
     """It is not taken for what has come already: the next time all of it is read."""
     source, replicas = line(2, patience=0.5)
-    pulls, pull = [], Buffers._pull
+    pulls, landed = [], Copy.landed
 
-    def wrong(self, copy, *given):
-        pull(self, copy, *given)
-        pulls.append(copy)
-        if len(pulls) == 1:
-            self._arrays[copy]["v"][0, 0] = 7.0
-            self._sums[copy] = self._in(copy).sum(None)
+    def wrong(self, far):
+        if not pulls:
+            self.arrays[0][0, 0] = 7.0
+        if far == self.line.end:
+            pulls.append(self.tag)
+        landed(self, far)
 
-    monkeypatch.setattr(Buffers, "_pull", wrong)
+    monkeypatch.setattr(Copy, "landed", wrong)
     source.push()
 
     assert all(is_right(policy, 1.0) for policy in replicas)

@@ -24,6 +24,8 @@ THREADS = 256
 PIECE = 512 << 10
 """Bytes that a block adds up before it takes others."""
 _BLOCKS_PER_SM = 8
+_ROW_BYTES = 32
+"""What the words of a piece take."""
 Place = tuple[int, int, int, int, int]
 """A run of a tensor: its number, source, copy or 0, bytes, and an element's."""
 WIDE = ("float32", "float16", "bfloat16")
@@ -113,24 +115,46 @@ def pieces(places: Sequence[Place]) -> Any:
 
 
 class Sums:
-    """Tensors that are added up again and again, where they lie."""
+    """Tensors that are added up again and again, where they lie, some at a time.
+
+    `places` come in the order of tensors' numbers.
+    """
 
     def __init__(self, mixer: Mixer, device: Device, places: Sequence[Place]) -> None:
         self._mixer, self._device = mixer, device
         self._count = 1 + max((place[0] for place in places), default=-1)
         words = pieces(places)
+        numbers = np.arange(self._count + 1, dtype=np.uint64)
+        self._rows = np.searchsorted(words[:, 3] >> np.uint64(8), numbers).tolist()
+        """Where each tensor's pieces begin."""
         device.enter()
         self._table = int(ask("cuMemAlloc", max(words.nbytes, 32)))
         ask("cuMemcpyHtoD", self._table, words.ctypes.data, words.nbytes)
         self._sums = int(ask("cuMemAlloc", 4 * self._count + 4))
-        self._words = np.array([(self._table, self._sums, len(words), 0)], MIXED)
+        self._stream = 0
 
-    def run(self, stream: int) -> tuple[int, ...]:
-        """Add them up behind what a stream was given, and wait for it."""
+    def begin(self, stream: int) -> None:
+        """Begin anew, behind what a stream was given."""
         self._device.enter()
-        handle, found = api().CUstream(stream), np.zeros(self._count, np.uint32)
+        self._stream, handle = stream, api().CUstream(stream)
         ask("cuMemsetD32Async", self._sums, 0, self._count, handle)
-        self._mixer.launch(mixing(self._mixer.blocks), self._words, stream)
+
+    def add(self, first: int, last: int) -> None:
+        """Add up the tensors of some numbers, on that stream."""
+        begin, end = self._rows[first], self._rows[last]
+        at = self._table + begin * _ROW_BYTES
+        words = np.array([(at, self._sums, end - begin, 0)], MIXED)
+        self._mixer.launch(mixing(self._mixer.blocks), words, self._stream)
+
+    def wait(self) -> None:
+        """Wait until what was added has been read, and copied."""
+        self._device.enter()
+        ask("cuStreamSynchronize", api().CUstream(self._stream))
+
+    def found(self) -> tuple[int, ...]:
+        """Return the sums of all."""
+        self._device.enter()
+        handle, found = api().CUstream(self._stream), np.zeros(self._count, np.uint32)
         ask("cuMemcpyDtoHAsync", found.ctypes.data, self._sums, found.nbytes, handle)
         ask("cuStreamSynchronize", handle)
         return tuple(map(int, found))
