@@ -11,6 +11,7 @@ import numpy as np
 from stretto.errors import CallError, TransferCancelled
 from stretto.transfer import Engine
 from stretto.weights.copies import Copy
+from stretto.weights.cover import There
 from stretto.weights.hashes import said_sums
 from stretto.weights.memory import memory_of
 from stretto.weights.pulling import From, Origin, Puller, parts_here
@@ -64,6 +65,8 @@ class Buffers:
         if count == 2:
             self._second()
         self._shared: list[Copy | None] = [None] * count
+        self._cut_as: list[There | None] = [None] * count
+        """Of each copy whose tensors its parts are those of."""
         self._sums: list[tuple[int, ...]] = [()] * count
         self._told: set[str] = set()
         self._lies: list[Version | None] = [start, None][:count]
@@ -152,17 +155,20 @@ class Buffers:
         owner, shared, into = self._owner, self._shared[copy], self._arrays[copy]
         if shared is not None:
             shared.take_back(owner.patience)
-        parts = parts_here(owner.puller.wanted, owner.puller.there(source), into)
-        if shared is None or [held for held, _ in parts] != shared.given:
-            if shared is not None:
+        there = owner.puller.there(source)
+        if shared is None or self._cut_as[copy] is not there:
+            parts = parts_here(owner.puller.wanted, there, into)
+            if shared is not None and [held for held, _ in parts] != shared.given:
                 owner.copies.remove(shared)
                 shared.close()
-            shared = Copy(
-                self.memory, owner.name, f"{owner.team}.{copy}", parts, tell=owner.send
-            )
-            with owner.changed:
-                self._shared[copy] = shared
-                owner.copies.append(shared)
+                shared = None
+            if shared is None:
+                tag = f"{owner.team}.{copy}"
+                shared = Copy(self.memory, owner.name, tag, parts, tell=owner.send)
+                with owner.changed:
+                    self._shared[copy] = shared
+                    owner.copies.append(shared)
+            self._cut_as[copy] = there
         return shared
 
     def _pull(

@@ -7,6 +7,7 @@ seen the other's cuts. What several ranks hold alike must have the same sum.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -89,6 +90,7 @@ def _total(found: tuple[tuple[int, ...], _Parts] | None) -> int | None:
     return _added(parts.values())
 
 
+@functools.lru_cache(maxsize=4096)
 def _are_all(shape: tuple[int, ...], boxes: tuple[Box, ...]) -> bool:
     total = sum(map(volume, boxes))
     return total == volume(whole(shape)) and are_apart(boxes)

@@ -30,6 +30,10 @@ _COMPARED = 1 << 20
 _SIGNED = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 
 
+_GPU_PIECE = 512 << 20
+"""Bytes that come from another GPU in 1.4 ms, which is more than to ask for them."""
+
+
 class PartSums:
     """Adds arrays up, some at a time, and first copies those that have sources."""
 
@@ -66,6 +70,8 @@ class HostMemory:
     """What versions are read by, beside all streams of users."""
     adding: int | None = None
     """What is added up by as it comes, beside that."""
+    piece = 1 << 62
+    """Bytes that are read at once from this host, at most: all of it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -139,6 +145,8 @@ class HostMemory:
 
 class GpuMemory(HostMemory):
     """Memory of a GPU, some of it perhaps of the host."""
+
+    piece = _GPU_PIECE
 
     def __init__(self, engine: Engine, like: Any) -> None:
         super().__init__(engine)

@@ -66,10 +66,8 @@ class Policy(Member):
         )
         wanted = [wanted_of(one, names, how) for one in own]
         following = Following(self.changed, self.send)
-        self.puller = Puller(
-            engine, name, wanted, turn=rank, following=following,
-            is_cut=self._buffers.memory.stream is not None,
-        )  # fmt: skip
+        self.puller = Puller(engine, name, wanted, turn=rank, following=following)
+        self.puller.near = self._buffers.memory.piece
         self._state = RankCopies(rank=rank, copies=(0, -1)[:copies])
         self._origins: dict[int, Origin] = {}
         self._versions: dict[int, Version | None] = {0: start}
@@ -80,9 +78,7 @@ class Policy(Member):
         self.fault: StrettoError | None = None
         """Why the last version that was to be had is not here."""
         self._broken: StrettoError | None = None
-        self._lead = (
-            Leads(self, is_single=copies == 1, start=start) if not rank else None
-        )
+        self._lead = None if rank else Leads(self, is_single=copies == 1, start=start)
         self._words |= {
             "fetch": self._fetch, "step": self._step_named,
             "ready": self._ready, "failed": self._failed, "current": self._now,

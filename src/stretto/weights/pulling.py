@@ -30,8 +30,8 @@ __all__ = ["From", "Origin", "Puller", "parts_here", "wanted_of"]
 CONNECT_S = 10.0
 _MOST_KEPT = 8
 _PIECES, _LEAST_PIECE, _WHOLE = 64, 256 << 10, 1 << 62
-"""From another host or GPU a version is read in about so many pieces, of no fewer
-bytes, which are handed on one by one. Within a host there is no wire to win."""
+"""From another host a version is read in about so many pieces, of no fewer bytes, which
+are handed on one by one. Within a host there is no wire to win, but between GPUs."""
 _AHEAD = 16
 """Pieces under way at once, so that the first are soon handed on."""
 
@@ -119,20 +119,18 @@ class Puller:
 
     def __init__(
         self, engine: Engine, name: str, wanted: Sequence[Wanted], *, turn: int,
-        following: Following | None = None, is_cut: bool = False,
+        following: Following | None = None,
     ) -> None:  # fmt: skip
-        """Want some tensors; alone, without `following`, from who has them whole.
-
-        They are read in pieces from other hosts; with `is_cut` from this one, too.
-        """
-        self._is_always_cut = is_cut
+        """Want some tensors; alone, without `following`, from who has them whole."""
         self._engine, self._name, self._turn = engine, name, turn
         self._following = following or Following(threading.Condition(), nobody)
         self.wanted = tuple(wanted)
         nbytes = sum(
             storage(w.dtype).itemsize * math.prod(w.shape) for w in self.wanted
         )
-        self._most = max(_LEAST_PIECE, nbytes // _PIECES)
+        self.near = _WHOLE
+        """Bytes that are read at once within a host, at most."""
+        self._far = max(_LEAST_PIECE, nbytes // _PIECES)
         self._manifests: dict[str, Manifest] = {}
         self.unread: tuple[str, ...] = ()
         """Tensors of the source of which nothing comes here: forgotten buffers, say."""
@@ -164,11 +162,10 @@ class Puller:
         return self._manifests[one.digest]
 
     def plan(
-        self, manifests: Sequence[Manifest], *, is_cut: bool = False
+        self, manifests: Sequence[Manifest], most: int = _WHOLE
     ) -> tuple[There, tuple[_Get, ...]]:
         """Return what is to be read, proved; LayoutError names what does not fit."""
-        key = (str(is_cut), *(m.digest for m in manifests))
-        most = self._most if is_cut else _WHOLE
+        key = (str(most), *(m.digest for m in manifests))
         if key not in self._plans:
             there = There(manifests)
             reads = cover(self.wanted, there, turn=self._turn, most=most)
@@ -187,11 +184,11 @@ class Puller:
         self, pairs: Sequence[tuple[Any, From]]
     ) -> tuple[There, tuple[_Get, ...]]:
         manifests = [self.manifest(peer, one) for peer, one in pairs]
-        return self.plan(manifests, is_cut=self._is_cut(pairs))
+        return self.plan(manifests, self._most(pairs))
 
-    def _is_cut(self, pairs: Sequence[tuple[Any, From]]) -> bool:
-        """Return whether it is worth it to hand on what comes in pieces."""
-        return self._is_always_cut or any(peer.is_far for peer, _ in pairs)
+    def _most(self, pairs: Sequence[tuple[Any, From]]) -> int:
+        """Return the bytes of a piece in which it is worth it to read, at most."""
+        return self._far if any(peer.is_far for peer, _ in pairs) else self.near
 
     def pull(
         self, source: Sequence[From], into: Mapping[str, Any], deadline: float,
@@ -257,7 +254,7 @@ class Puller:
     ) -> None:  # fmt: skip
         """Read as soon as can be read; say how far all before has come."""
         waiting, under_way = deque(gets), deque[list[Any]]()
-        most = _AHEAD if self._is_cut(pairs) else len(gets)
+        most = len(gets) if self._most(pairs) == _WHOLE else _AHEAD
         while waiting or under_way:
             self._check()  # what began after `stop` looked is cancelled by `pull`
             if waiting and len(under_way) < most:

@@ -266,7 +266,6 @@ class Source(Member):
             if looking is not None:
                 looking.see(number, partial(memory.changed, new, before))
 
-
     def chain(self, peer: Any, base: str, version: Version) -> list[int]:
         """Return the changes by which a peer gets from what it has to a version."""
         if not base or not (peer.is_far or self._recent.wanted):
@@ -309,9 +308,7 @@ class Source(Member):
                 parts += zip(one.helds, places, strict=True)
                 cast = [None] * len(places)
                 sources += [one.own.array] if one.how is None else cast
-            made = Copy(
-                self._memory, self.name, "snap", parts, sources, tell=self.send
-            )
+            made = Copy(self._memory, self.name, "snap", parts, sources, tell=self.send)
             numbers = iter(made.numbers[i] for i in range(len(parts)))
             self._numbers = [tuple(islice(numbers, len(p))) for p in self._places]
             self._order = sorted((min(some), i) for i, some in enumerate(self._numbers))

@@ -64,7 +64,7 @@ def line(engines, monkeypatch):
     """Return a source that has time for one, and replicas that know one another."""
     monkeypatch.setattr(pulling, "_LEAST_PIECE", 64 * 4)
     monkeypatch.setattr(pulling, "_AHEAD", 1)
-    monkeypatch.setattr(Puller, "_is_cut", lambda self, pairs: True)
+    monkeypatch.setattr(Puller, "_most", lambda self, pairs: self._far)
 
     def make(count, **how):
         source = engines.source(tensors(1.0), fan=1)

@@ -153,7 +153,7 @@ def test_random_models_arrive_byte_for_byte(engines, seeds, early, monkeypatch):
         memory = {n: poisoned(g, chance) for n, _, g in goals}
         into = {n: inside for n, (_, inside) in memory.items()}
         puller = Puller(ours, name, wanted, turn=seed, following=following)
-        monkeypatch.setattr(puller, "_is_cut", lambda pairs: True)
+        monkeypatch.setattr(puller, "_most", lambda pairs, p=puller: p._far)
         here = parts_here(wanted, puller.there(source), into)
         ours_copy = Copy(HostMemory(ours), name, "o", here)
         line = Line(ours_copy, goals, into)
