@@ -1,10 +1,10 @@
 """Handing on what has come so far: how far a version is, and who waits for more.
 
 What a rank holds is a line of bytes, its tensors in the order of its manifest, each by
-rows. A version is read in the order of that line, so how much of it is here is one
-number. Who reads from us while we read is told that number as it grows, and reads
-no further; when all is here, compared and switched to, he is told the sums, and not
-before does his replica switch.
+rows. A version is made, or read, in the order of that line, so how much of it is here
+is one number. Who reads from us meanwhile is told that number as it grows, and reads no
+further; when all is here, by a replica compared and switched to, he is told the sums,
+and not before does his replica switch.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Following:
         far = self._far[peer.identity, token]
         if far == FAILED:
             raise TransferError(
-                f"engine {peer.name!r} handed on what it read itself, and that failed"
+                f"engine {peer.name!r} handed on what was to come, and that failed"
             )
         return far >= need
 
@@ -114,8 +114,8 @@ class Following:
                     raise EngineLost(f"engine {peer.name!r} is gone: {peer.lost}")
                 if time.monotonic() > until:
                     raise TransferTimeout(
-                        f"engine {peer.name!r} hands on what it reads itself, and has "
-                        f"come no further than byte {self._far[peer.identity, token]} "
+                        f"engine {peer.name!r} hands on what is to come, and has come "
+                        f"no further than byte {self._far[peer.identity, token]} "
                         f"within {within_s} s"
                     )
                 self._changed.wait(_LOOK_S)

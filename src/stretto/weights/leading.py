@@ -200,7 +200,7 @@ class Leads:
         if asked is None or int(body["number"]) != asked.number:
             return  # it was given back before
         if body["well"] is not True and self.state.wanted:
-            self._not_handed_on(asked, "did not get it itself")
+            self._not_handed_on(asked, "did not come to have all of it")
             return
         if body["well"] is not True:
             self._drop(asked, is_bad=body["busy"] is True)
@@ -249,7 +249,7 @@ class Leads:
     def _compare(self) -> None:
         """Compare what all ranks have, once it is known what was pushed.
 
-        Who handed it on while it came tells that when he has switched.
+        Who handed it on while it came tells that when he has it whole.
         """
         asked, reports = self._asked, dict(self._reports)
         if asked is None or len(reports) < self._ranks.of:
@@ -262,10 +262,11 @@ class Leads:
         asked = self._asked
         if asked is not None and attempt == self.state.attempt and not asked.is_whole:
             within = f"within {self._ranks.patience} s"
-            self._not_handed_on(asked, f"has not switched to it itself {within}")
+            self._not_handed_on(asked, f"did not say its sums {within}")
 
     def _not_handed_on(self, asked: AskedVersion, why: str) -> None:
-        text = f"replica {asked.team!r} handed it on, and {why}"
+        who = f"replica {asked.team!r}" if asked.team else "the source"
+        text = f"{who} handed it on, and {why}"
         error = TransferError(self._about(asked, text))
         self.failed(0, self.state.attempt, error)
 

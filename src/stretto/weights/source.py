@@ -210,14 +210,14 @@ class Source(Member):
             self.had = {key: has for key, has in self.had.items() if key in here}
         try:
             self._write(copy, made, looking)
+            if looking is not None:
+                self._recent.keep(looking, copy.tag, made)
+            copy.offer(made, copy.added())
         except BaseException:
             self.tell_early(copy, None)
             self.tell_offer()
             raise
-        if looking is not None:
-            self._recent.keep(looking, copy.tag, made)
         self._taken = self._taken if in_place else made
-        copy.offer(made, copy.added())
         self._counter = counter
         self.tell_early(copy, made)
         self.tell_offer()

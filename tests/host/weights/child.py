@@ -27,6 +27,7 @@ from stretto.weights.recent import Recent
 
 PHASES = {
     "writing": (Copy, "take_back"),
+    "making": (Copy, "wait"),
     "offering": (Copy, "offer"),
     "granting": (Copy, "hold"),
     "planning": (Puller, "pull"),

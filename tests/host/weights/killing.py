@@ -17,7 +17,7 @@ from tests.host.weights.team import Scene
 
 __all__ = ["CASES", "CHANGED", "HANDED_ON", "SCENES", "begin", "kill", "round_of"]
 
-TRAINER = ("writing", "offering", "granting")
+TRAINER = ("writing", "making", "offering", "granting")
 REPLICA = ("planning", "reading", "reporting", "switching", "stepping")
 CASES = [
     *(("trainer", phase) for phase in TRAINER),

@@ -65,7 +65,7 @@ def test_waiting_ends_when_no_more_will_come(following, peer):
     with pytest.raises(EngineLost, match="'them' is gone: it ended"):
         following.wait(peer, TOKEN, 6, 9.0, lambda: None)
     following.hear(peer, says(FAILED))
-    with pytest.raises(TransferError, match="read itself, and that failed"):
+    with pytest.raises(TransferError, match="was to come, and that failed"):
         following.wait(peer, TOKEN, 6, 9.0, lambda: None)
 
 

@@ -19,6 +19,8 @@ from stretto.weights.switch import (
 )
 
 NUM_RANKS, CHUNKS, NEWEST, STEPS = 2, 2, 2, 3
+TOLD = CHUNKS + 1
+"""How far a version is whose sums were told, after all its chunks."""
 
 
 class Torn(AssertionError):
@@ -43,7 +45,11 @@ class World:
     runs: tuple[tuple, ...] = ((), ())
     """Of each rank: the steps to run, and how many chunks the first has read."""
     pushed: int = 0
+    made: int = TOLD
+    """How far the trainer is with what it pushes."""
     alive: bool = True
+    reports: tuple = ()
+    """What the leader has heard of ranks, until it can compare."""
     seen: tuple = ()
     """The version that each step was named with, or read, by its number."""
     commits: tuple = ((), ())
@@ -102,9 +108,11 @@ class Ours:
     def after(cls, world):
         """Yield all worlds that may come next."""
         if world.alive:
-            yield replace(world, alive=False, pushed=0)  # what was pushed is gone
-            if world.pushed < NEWEST:
-                yield replace(world, pushed=world.pushed + 1)
+            yield cls.dies(world)
+            if world.made < TOLD:
+                yield replace(world, made=world.made + 1)
+            elif world.pushed < NEWEST:  # it is offered with its first chunk
+                yield replace(world, pushed=world.pushed + 1, made=1)
         leader = world.leader
         if world.alive and world.pushed and leader.can_fetch(world.pushed):
             made, actions = leader.fetch(world.pushed)
@@ -114,12 +122,41 @@ class Ours:
             yield act(replace(world, leader=made), 0, actions)
         if world.up:
             yield cls.told(replace(world, up=world.up[1:]), world.up[0])
+        if world.reports:
+            if cls.has_come(world, leader.wanted, TOLD):
+                yield cls.judged(world)
+            if not world.alive:  # its sums were not told, or did not arrive
+                failed = leader.hear(Failed(0, leader.attempt))
+                yield replace(world, leader=failed, reports=())
         for r in range(NUM_RANKS):
             yield from cls._rank(world, r)
 
     @classmethod
+    def dies(cls, world):
+        """Let what was pushed be gone; the sums that were told are known."""
+        wanted = world.leader.wanted
+        known = wanted if cls.has_come(world, wanted, TOLD) else 0
+        return replace(world, alive=False, pushed=known, made=TOLD)
+
+    @classmethod
     def told(cls, world, said):
+        """Let the leader hear of a rank; that one has it all is compared first."""
+        if isinstance(said, Fetched):
+            reports = sorted((*world.reports, said), key=lambda one: one.rank)
+            return replace(world, reports=tuple(reports))
         return replace(world, leader=world.leader.hear(said))
+
+    @classmethod
+    def judged(cls, world):
+        """Let the leader take for whole what was compared with the trainer's sums."""
+        for said in world.reports:
+            world = replace(world, leader=world.leader.hear(said), reports=())
+        return world
+
+    @classmethod
+    def has_come(cls, world, version, far):
+        """Whether a version is so far at the trainer."""
+        return version < world.pushed or (version == world.pushed and far <= world.made)
 
     @classmethod
     def _rank(cls, world, r):
@@ -127,7 +164,9 @@ class Ours:
             said, *rest = world.down[r]
             yield heard(replace(world, down=put(world.down, r, tuple(rest))), r, said)
         if world.pulls[r] is not None:
-            yield cls._pull(world, r)
+            pull, done = world.pulls[r]
+            if not world.alive or cls.has_come(world, pull.version, done + 1):
+                yield cls._pull(world, r)
         if world.runs[r]:
             yield cls._read(world, r)
         if world.commits[r]:
@@ -140,7 +179,9 @@ class Ours:
         """Let the next chunk of a pull come; from a trainer that is dead none does."""
         pull, done = world.pulls[r]
         if world.alive:
-            copy = put(world.memory[r][pull.copy], done, pull.version)
+            is_there = Ours.has_come(world, pull.version, done + 1)
+            found = pull.version if is_there else pull.version - 1  # of the last push
+            copy = put(world.memory[r][pull.copy], done, found)
             memory = put(world.memory, r, put(world.memory[r], pull.copy, copy))
             world = replace(world, memory=memory)
         if world.alive and done + 1 < CHUNKS:
@@ -202,7 +243,10 @@ def walk(protocol):
 
 @pytest.mark.parametrize(("steps", "least"), [(2, 1000), at_night(3, 2000)])
 def test_no_interleaving_tears_a_step_and_none_is_stuck(monkeypatch, steps, least):
-    """Two ranks, chunks and versions, some steps, a trainer that dies anywhere."""
+    """Two ranks, chunks and versions, some steps, a trainer that dies anywhere.
+
+    Also in the midst of a push, of which ranks read what has been made.
+    """
     monkeypatch.setattr(sys.modules[__name__], "STEPS", steps)
     count, stuck = walk(Ours)
 
@@ -243,8 +287,8 @@ class FlipsOnCommit(Ours):
     """Who has it whole on all ranks says so to each; steps read what was said last."""
 
     @classmethod
-    def told(cls, world, said):
-        after = super().told(world, said)
+    def judged(cls, world):
+        after = super().judged(world)
         if after.leader.current > world.leader.current:
             commits = tuple((*c, after.leader.current) for c in world.commits)
             after = replace(after, commits=commits)
@@ -290,8 +334,17 @@ class PausesApart(OneCopy):
     leader, rank = Separate, Hopeful
 
 
+class ReadsAhead(Ours):
+    """Does not wait until the trainer has made what is read, nor for its sums."""
+
+    @classmethod
+    def has_come(cls, world, version, far):
+        return True
+
+
 @pytest.mark.parametrize(
-    "protocol", [WithoutLease, FlipsWhenWhole, FlipsOnCommit, Resumes, PausesApart]
+    "protocol",
+    [WithoutLease, FlipsWhenWhole, FlipsOnCommit, Resumes, PausesApart, ReadsAhead],
 )
 def test_protocols_that_look_clean_are_torn(protocol):
     """Each differs in one thing from ours, and the walk finds a torn step."""
