@@ -1,6 +1,8 @@
 """The kernels of weights: they compile, and do what the host does, bit for bit."""
 
 import ctypes
+import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -85,6 +87,50 @@ def test_sums_are_the_hosts_and_copies_are_whole(tmp_path, monkeypatch):
             assert one.tobytes() == copy[:nbytes].tobytes()
         else:
             assert (copy == 0x5A).all()
+
+
+class Memory:
+    """A driver whose memory is the host's."""
+
+    def __init__(self):
+        self.made = []
+
+    def ask(self, call, *given):
+        """Do what it says."""
+        if call == "cuMemAlloc":
+            self.made.append(np.full(given[0], 0xEE, np.uint8))
+            return self.made[-1].ctypes.data
+        if call.startswith(("cuMemcpyHtoD", "cuMemcpyDtoH")):
+            ctypes.memmove(*given[:3])
+        elif call == "cuMemsetD32Async":
+            ctypes.memset(given[0], 0, 4 * given[2])
+        return None
+
+
+def test_tensors_are_added_up_some_at_a_time(tmp_path, monkeypatch):
+    """Again and again, in pieces of any sizes, one of which has no element."""
+    monkeypatch.setattr(mixed, "PIECE", 1024)
+    monkeypatch.setattr(mixed, "ask", Memory().ask)
+    monkeypatch.setattr(mixed, "api", lambda: SimpleNamespace(CUstream=int))
+    call = emulated(mixed.mixing(3), "Mixed", 64, tmp_path)
+    mixer = SimpleNamespace(
+        blocks=3,
+        launch=lambda kernel, words, stream: call(ctypes.c_void_p(words.ctypes.data)),
+    )
+    rng, counts = np.random.default_rng(2), (700, 3, 0, 5000, 1, 2048)
+    arrays = [rng.integers(0, 1 << 16, n, np.uint16) for n in counts]
+    places = [(i, a.ctypes.data, 0, a.nbytes, 2) for i, a in enumerate(arrays)]
+    halves = [(5, arrays[5].ctypes.data + at, 0, 2048, 2) for at in (0, 2048)]
+    sums = mixed.Sums(
+        mixer, SimpleNamespace(enter=lambda: None), [*places[:5], *halves]
+    )
+    want = tuple(mixed_here(array) for array in arrays)
+
+    for cuts in ((0, 6), (0, 1, 2, 3, 4, 5, 6), (0, 3, 5, 6)):
+        sums.begin(7)
+        for first, last in itertools.pairwise(cuts):
+            sums.add(first, last)
+        assert want == sums.found()
 
 
 @pytest.mark.parametrize("dst", FP8)
