@@ -4,49 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from stretto.errors import CallError, TransferCancelled
-from stretto.transfer import Engine
 from stretto.weights.copies import Copy
 from stretto.weights.cover import There
 from stretto.weights.hashes import said_sums
+from stretto.weights.member import Mate
 from stretto.weights.memory import memory_of
-from stretto.weights.pulling import From, Origin, Puller, parts_here
+from stretto.weights.pulling import From, Origin, parts_here
 from stretto.weights.tensors import Own, named_tensors, owned
 from stretto.weights.version import Version
 
 __all__ = ["Buffers"]
 
 
-class Owner(Protocol):
-    """Whose memory it is."""
-
-    engine: Engine
-    name: str
-    team: str
-    patience: float
-    puller: Puller
-    changed: Any
-    copies: list[Copy]
-
-    def send(self, peer: Any, word: str, **body: Any) -> None:
-        """Say something to a peer."""
-
-    def tell_offer(self) -> None:
-        """Tell everybody what can be read here now."""
-
-    def tell_early(self, copy: Copy, version: Version | None) -> None:
-        """Tell who reads what was coming that it is whole, or will not be."""
-
-
 class Buffers:
     """See the module; `into` is what the caller gave, tensors or a module."""
 
     def __init__(
-        self, owner: Owner, own: Sequence[Own], into: Any, *, count: int,
+        self, owner: Mate, own: Sequence[Own], into: Any, *, count: int,
         memory: int | None, start: Version | None,
     ) -> None:  # fmt: skip
         self._owner, self._own = owner, tuple(own)
@@ -62,6 +41,7 @@ class Buffers:
         """Of each copy the tensors that users see."""
         self._arrays = [{one.name: one.array for one in own}]
         self.memory = memory_of(owner.engine, [one.array for one in own])
+        owner.puller.near = self.memory.piece
         if count == 2:
             self._second()
         self._shared: list[Copy | None] = [None] * count

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,12 +102,6 @@ class Copy:
         assert self._added == len(self.arrays), "all was added"
         return self._parts.found()
 
-    def sum(self, stream: int | None) -> tuple[int, ...]:
-        """Add up all of it at once."""
-        self.begin(stream)
-        self.add(self.line.end)
-        return self.added()
-
     def offer(self, version: Version, sums: Sequence[int]) -> None:
         """Let it be read; what it holds is written, and its sums are known, before."""
         with self._changed:
@@ -153,14 +147,6 @@ class Copy:
         with self._changed:
             return [key for key, is_early in self._holds.items() if is_early]
 
-    def dump(self) -> Mapping[str, Any]:
-        """Return what peers are told of it."""
-        version = self.version
-        return {
-            "tag": self.tag, "version": "" if version is None else str(version),
-            "digest": self.manifest.digest,
-        }  # fmt: skip
-
     def hold(self, peer: Any, number: int, version: Version) -> dict[str, Any] | None:
         """Let a peer read a version until it says that it has; None: it is not here."""
         with self._changed:
@@ -169,7 +155,8 @@ class Copy:
                 return None
             self._holds[peer, number] = not is_whole
             return {
-                **self.dump(), "token": self._lease.token.hex(), "whole": is_whole,
+                "tag": self.tag, "digest": self.manifest.digest, "whole": is_whole,
+                "token": self._lease.token.hex(),
                 "sums": said_sums(self.sums) if is_whole else "",
             }  # fmt: skip
 

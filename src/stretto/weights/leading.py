@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from stretto.errors import (
     CallError,
@@ -20,45 +20,19 @@ from stretto.errors import (
 )
 from stretto.weights.hashes import Side, differences, read_sums
 from stretto.weights.manifest import Manifest
-from stretto.weights.member import Who
+from stretto.weights.member import Mate, Who
 from stretto.weights.offers import AskedVersion, VersionOffer, offers
-from stretto.weights.pulling import From, Puller
+from stretto.weights.pulling import From
 from stretto.weights.switch import Failed, Fetch, Fetched, Leader, NextStep
 from stretto.weights.version import Version
 
-__all__ = ["Leads", "OwnRank"]
-
-
-class OwnRank(Protocol):
-    """What the leader needs of its own rank, which is the policy that users have."""
-
-    name: str
-    team: str
-    of: int
-    engine: Any
-    changed: Any
-    known: dict[str, Who]
-    puller: Puller
-    patience: float
-    fault: StrettoError | None
-    is_closed: bool
-
-    def send(self, peer: Any, word: str, **body: Any) -> None:
-        """Say something to a peer."""
-
-    def tell_ranks(self, word: str, **body: Any) -> None:
-        """Say something to all ranks of the replica, this one included."""
-
-    def mates(self) -> dict[int, Who]:
-        """Return the other ranks that are there."""
+__all__ = ["Leads"]
 
 
 class Leads:
     """See the module; all of it is called with the policy's lock held."""
 
-    def __init__(
-        self, ranks: OwnRank, *, is_single: bool, start: Version | None
-    ) -> None:
+    def __init__(self, ranks: Mate, *, is_single: bool, start: Version | None) -> None:
         self._ranks = ranks
         self.state = Leader(num_ranks=ranks.of, is_single=is_single)
         self.versions: dict[int, Version | None] = {0: start}

@@ -11,14 +11,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stretto.errors import CallError
+from stretto.errors import CallError, StrettoError
+from stretto.fabric.patience import check_timeout
 from stretto.trace import CallKind, observe
 from stretto.transfer import Engine
 from stretto.weights.copies import Copy
 from stretto.weights.early import FAILED
+from stretto.weights.pulling import Puller
 from stretto.weights.version import Version
 
-__all__ = ["Member", "Who"]
+__all__ = ["Mate", "Member", "Who"]
 
 WEIGHTS = "weights of rank"
 """Where recordings have them, in place of a communicator."""
@@ -59,8 +61,9 @@ class Member:
     """See the module; `team` is nothing for a source, else the replica's name."""
 
     def __init__(
-        self, engine: Engine, name: str, *, team: str, rank: int, of: int
-    ) -> None:
+        self, engine: Engine, name: str, *, team: str, rank: int, of: int,
+        patience: float,
+    ) -> None:  # fmt: skip
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
             raise CallError(
                 f"weights {str(name)[:80]!r}; want a name of 1 to {_LONGEST_NAME}"
@@ -69,7 +72,8 @@ class Member:
             raise CallError(
                 f"rank={rank!r} of {of!r}; want 0 to one less than there are"
             )
-        self.engine, self.name = engine, name
+        check_timeout(patience, f"weights {name!r}", "patience")
+        self.engine, self.name, self.patience = engine, name, patience
         self.team, self.rank, self.of = team, rank, of
         self.known: dict[str, Who] = {}
         """Those that have said hello, by identity."""
@@ -326,3 +330,25 @@ class Member:
     def __exit__(self, *error: object) -> None:
         """Close it."""
         self.close()
+
+
+class Mate(Member):
+    """A rank of a replica, among its other ranks."""
+
+    puller: Puller
+    fault: StrettoError | None
+    """Why the last version that was to be had is not here."""
+
+    def mates(self) -> dict[int, Who]:
+        """Return the other ranks of this replica that are there."""
+        return {
+            who.rank: who
+            for who in self.known.values()
+            if who.team == self.team and who.rank != self.rank
+        }
+
+    def tell_ranks(self, word: str, **body: Any) -> None:
+        """Say something to all ranks of the replica, this one included."""
+        for who in self.mates().values():
+            self.send(who.peer, word, **body)
+        self._words[word](None, body)

@@ -312,11 +312,15 @@ class _GpuSums(PartSums):
             if isinstance(array, np.ndarray):
                 self._apart.add(i)
                 continue
-            is_one_pass = _is_near(source) and source.is_contiguous()
-            if source is not None and not is_one_pass:
+            if isinstance(source, np.ndarray):
+                source = sys.modules["torch"].from_numpy(source).view(array.dtype)
+                self._pairs[i] = array, source
+            pair = array, None
+            if source is not None and source.is_cuda and source.is_contiguous():
+                pair = source, array  # it is copied as it is added up
+            elif source is not None:
                 self._apart.add(i)
-            one = (source, array) if is_one_pass else (array, None)
-            places += _runs(len(self._near), *one)
+            places += _runs(len(self._near), *pair)
             self._near.append(i)
         self._on_gpu = mixer.sums(places)
 
@@ -331,8 +335,6 @@ class _GpuSums(PartSums):
             array, source = self._pairs[i]
             if isinstance(array, np.ndarray):
                 super().add(i, i + 1)
-            elif isinstance(source, np.ndarray):
-                array.copy_(sys.modules["torch"].from_numpy(source).view(array.dtype))
             else:
                 array.copy_(source)
         near = bisect_left(self._near, first), bisect_left(self._near, last)
@@ -352,10 +354,6 @@ class _GpuSums(PartSums):
     def close(self) -> None:
         """Give its memory back."""
         self._on_gpu.close()
-
-
-def _is_near(source: Any) -> bool:
-    return source is not None and not isinstance(source, np.ndarray) and source.is_cuda
 
 
 def _runs(number: int, source: Any, copy: Any) -> list[tuple[int, int, int, int, int]]:

@@ -23,7 +23,7 @@ from stretto.transfer import Engine
 from stretto.weights.buffers import Buffers
 from stretto.weights.early import Following
 from stretto.weights.leading import Leads
-from stretto.weights.member import Member, Who
+from stretto.weights.member import Mate, Who
 from stretto.weights.names import Names
 from stretto.weights.pulling import Origin, Puller, wanted_of
 from stretto.weights.switch import (
@@ -45,7 +45,7 @@ _AHEAD = 16
 """Steps that rank 0 may begin before another rank has ended the first of them."""
 
 
-class Policy(Member):
+class Policy(Mate):
     """See `subscribe`."""
 
     def __init__(
@@ -54,20 +54,20 @@ class Policy(Member):
         rank: int, num_ranks: int, copies: int, memory: int | None,
         start: Version | None, patience: float, deadline: float,
     ) -> None:  # fmt: skip
-        super().__init__(engine, name, team=replica, rank=rank, of=num_ranks)
+        super().__init__(
+            engine, name, team=replica, rank=rank, of=num_ranks, patience=patience
+        )
         if copies not in (1, 2):
             raise CallError(f"copies={copies!r}; want 1 or 2")
-        check_timeout(patience, f"weights {name!r}", "patience")
         check_deadline(deadline, f"weights {name!r}", "deadline")
         own = owned(into, layouts)
-        self.patience, self._deadline = patience, deadline
-        self._buffers = Buffers(
-            self, own, into, count=copies, memory=memory, start=start
-        )
+        self._deadline = deadline
         wanted = [wanted_of(one, names, how) for one in own]
         following = Following(self.changed, self.send)
         self.puller = Puller(engine, name, wanted, turn=rank, following=following)
-        self.puller.near = self._buffers.memory.piece
+        self._buffers = Buffers(
+            self, own, into, count=copies, memory=memory, start=start
+        )
         self._state = RankCopies(rank=rank, copies=(0, -1)[:copies])
         self._origins: dict[int, Origin] = {}
         self._versions: dict[int, Version | None] = {0: start}
@@ -75,8 +75,7 @@ class Policy(Member):
         self._ended: dict[int, int] = {}
         """Of each other rank, the last step of which the leader knows that it ended."""
         self._current, self._live = start, 0
-        self.fault: StrettoError | None = None
-        """Why the last version that was to be had is not here."""
+        self.fault = None
         self._broken: StrettoError | None = None
         self._lead = None if rank else Leads(self, is_single=copies == 1, start=start)
         self._words |= {
@@ -241,20 +240,6 @@ class Policy(Member):
             raise CallError(f"weights {self.name!r}: this policy is closed")
 
     # The replica.
-
-    def mates(self) -> dict[int, Who]:
-        """Return the other ranks of this replica that are there."""
-        return {
-            who.rank: who
-            for who in self.known.values()
-            if who.team == self.team and who.rank != self.rank
-        }
-
-    def tell_ranks(self, word: str, **body: Any) -> None:
-        """Say something to all ranks of the replica, this one included."""
-        for who in self.mates().values():
-            self.send(who.peer, word, **body)
-        self._words[word](None, body)
 
     def _tell_leader(self, word: str, **body: Any) -> None:
         if self._lead is not None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from stretto.program.collectives import storage
 from stretto.transfer import Engine
 from stretto.weights.boxes import Box, volume
 from stretto.weights.changes import BlockMap, BoxTarget, NewElements, Put
+from stretto.weights.copies import Copy
 from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
 from stretto.weights.early import Following, RowLine, nobody
 from stretto.weights.manifest import Held, Manifest, region_name
@@ -105,15 +106,6 @@ class _Get:
     """How far the rank that it is read from must be."""
 
 
-class Onto(Protocol):
-    """What is read into, for those who read it meanwhile."""
-
-    line: RowLine
-
-    def landed(self, far: int) -> None:
-        """Hear how far it is."""
-
-
 class Puller:
     """What a rank wants, and the plans by which it has been read so far."""
 
@@ -192,7 +184,7 @@ class Puller:
 
     def pull(
         self, source: Sequence[From], into: Mapping[str, Any], deadline: float,
-        stream: int | None = None, onto: Onto | None = None,
+        stream: int | None = None, onto: Copy | None = None,
     ) -> There:  # fmt: skip
         """Read all of it into arrays, by name; whatever goes wrong is raised.
 
@@ -250,7 +242,7 @@ class Puller:
 
     def _move(
         self, pairs: Sequence[tuple[Any, From]], gets: Sequence[_Get],
-        into: Mapping[str, Any], deadline: float, stream: int | None, onto: Onto | None,
+        into: Mapping[str, Any], deadline: float, stream: int | None, onto: Copy | None,
     ) -> None:  # fmt: skip
         """Read as soon as can be read; say how far all before has come."""
         waiting, under_way = deque(gets), deque[list[Any]]()

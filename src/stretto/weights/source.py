@@ -95,10 +95,11 @@ class Source(Member):
         epoch: str, layouts: Mapping[str, Any], cast: Cast, patience: float,
         fan: int, delta: bool | None,
     ) -> None:  # fmt: skip
-        super().__init__(engine, name, team="", rank=rank, of=num_ranks)
-        check_timeout(patience, f"weights {name!r}", "patience")
+        super().__init__(
+            engine, name, team="", rank=rank, of=num_ranks, patience=patience
+        )
         self._made = [made_of(own, cast) for own in owned(given, layouts)]
-        self._patience, self.fan = patience, _fan(fan, rank)
+        self.fan = _fan(fan, rank)
         self._memory = memory_of(engine, [one.own.array for one in self._made])
         self._places: list[list[Any]] = []
         self._numbers: list[tuple[int, ...]] = []
@@ -202,7 +203,7 @@ class Source(Member):
         counter = self._next(version)
         copy = self._copy_for(in_place=in_place)
         for other in self.copies:
-            other.take_back(self._patience)  # one version of a name at a time
+            other.take_back(self.patience)  # one version of a name at a time
         made = Version(self.epoch, counter)
         looking = self._looking(copy, in_place=in_place)
         with self.changed:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["both", "fill", "some", "step"]
+__all__ = ["both", "fill", "some", "step", "summed"]
 
 
 def some(value=0.0, rows=8):
@@ -27,3 +27,10 @@ def step(policy):
 def fill(source_tensors, value):
     for array in source_tensors.values():
         array[...] = value
+
+
+def summed(copy):
+    """Return the sums of all that a copy holds, added up at once."""
+    copy.begin(None)
+    copy.add(copy.line.end)
+    return copy.added()

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.host.weights.models import summed
 from tests.host.weights.test_referee import poisoned
 from tests.pure.weights.random_models import Model
 from tests.waiting import until
@@ -37,7 +38,7 @@ class Rank:
 
     def offer(self):
         """Offer what is in the copy."""
-        self.sums = self.copy.sum(None)
+        self.sums = summed(self.copy)
         self.copy.offer(self.version, self.sums)
 
     @property
@@ -123,7 +124,7 @@ def test_a_chain_of_changes_is_what_a_full_gather_says(engines, seeds, monkeypat
             for n, _, goal in goals_of(model, seed):
                 assert np.array_equal(goal, into[n]), (seed, n)
             side = [(one.copy.manifest, one.sums) for one in ranks]
-            assert [] == differences(side, [(here.manifest, here.sum(None))])
+            assert [] == differences(side, [(here.manifest, summed(here))])
         for n, _, _ in goals:
             into[n][...] = 251
             large = memory[n][0]

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from tests.host.weights.models import summed
 from tests.pure.weights.random_models import Model
 
 from stretto.weights import Version, pulling
@@ -65,7 +66,7 @@ class Rank:
         self.arrays = [array for group in groups for array in group]
         parts = list(zip(self.manifest.held, self.arrays, strict=True))
         self.copy = Copy(HostMemory(engine), name, "t", parts, tell=reader)
-        self.sums = self.copy.sum(None)
+        self.sums = summed(self.copy)
         self.coming = Coming(self.copy, self.arrays) if early else None
         if not early:
             self.copy.offer(VERSION, self.sums)
@@ -176,7 +177,7 @@ def test_random_models_arrive_byte_for_byte(engines, seeds, early, monkeypatch):
         assert line.told == sorted(line.told), seed
         assert line.told[-1] == len(line.want)
         side = [(one.copy.manifest, one.sums) for one in ranks]
-        found = ours_copy.manifest, ours_copy.sum(None)
+        found = ours_copy.manifest, ours_copy.added()  # as it came
         assert [] == differences(side, [found])
         for copy in (*(one.copy for one in ranks), ours_copy):
             copy.close()
