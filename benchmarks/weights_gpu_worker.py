@@ -289,6 +289,7 @@ def ours(job: Job, way: str, repeats: int) -> dict[str, Any]:
         said["push_ms"] = round(statistics.median(pushes[1:]), 2)
         said["ms"] = round(statistics.median(switches[1:]), 2)
         said["least_ms"] = round(min(switches[1:]), 2)
+        said["samples_ms"] = [round(one, 2) for one in switches[1:]]
     else:
         kinds, calls = r.recording.kinds, r.recording.calls
         said["pull_ms"] = pulls(kinds, calls)
@@ -358,7 +359,8 @@ def by_nccl(job: Job, way: str, repeats: int) -> dict[str, Any]:
         took = slowest[1:]
         return {"nbytes": job.nbytes, "first_ms": round(slowest[0], 1),
                 "ms": round(statistics.median(took), 2),
-                "least_ms": round(min(took), 2)}  # fmt: skip
+                "least_ms": round(min(took), 2),
+                "samples_ms": [round(one, 2) for one in took]}  # fmt: skip
     return {"wrong_bytes": wrong}
 
 
