@@ -285,15 +285,18 @@ def ours(job: Job, way: str, repeats: int) -> dict[str, Any]:
         if decode is not None:
             said = {"wrong_bytes": wrong, **decode.said()}
     if job.is_trainer:
-        said["first_ms"] = round(switches[0], 1)
         said["push_ms"] = round(statistics.median(pushes[1:]), 2)
-        said["ms"] = round(statistics.median(switches[1:]), 2)
-        said["least_ms"] = round(min(switches[1:]), 2)
-        said["samples_ms"] = [round(one, 2) for one in switches[1:]]
+        said.update(figures(switches))
     else:
-        kinds, calls = r.recording.kinds, r.recording.calls
-        said["pull_ms"] = pulls(kinds, calls)
+        said["pull_ms"] = pulls(r.recording.kinds, r.recording.calls)
     return said
+
+
+def figures(times: list[float]) -> dict[str, Any]:
+    """Return what switches took, the first one apart."""
+    first, *rest = (round(one, 2) for one in times)
+    median = round(statistics.median(rest), 2)
+    return {"first_ms": first, "ms": median, "least_ms": min(rest), "samples_ms": rest}
 
 
 def pulls(kinds: Any, calls: Any) -> float | None:
@@ -354,14 +357,8 @@ def by_nccl(job: Job, way: str, repeats: int) -> dict[str, Any]:
         times.append(1e3 * (time.perf_counter() - begun))
         if not job.is_trainer:
             wrong += job.wrong(held)
-    slowest = job.ranks.slowest(times)
-    if job.is_trainer:
-        took = slowest[1:]
-        return {"nbytes": job.nbytes, "first_ms": round(slowest[0], 1),
-                "ms": round(statistics.median(took), 2),
-                "least_ms": round(min(took), 2),
-                "samples_ms": [round(one, 2) for one in took]}  # fmt: skip
-    return {"wrong_bytes": wrong}
+    said = {"nbytes": job.nbytes, **figures(job.ranks.slowest(times))}
+    return said if job.is_trainer else {"wrong_bytes": wrong}
 
 
 def work(args: argparse.Namespace) -> int:
