@@ -161,7 +161,7 @@ class Buffers:
         try:
             shared.begin(memory.adding)
             if old < 0:
-                puller.pull(source, into, deadline, memory.streams, shared)
+                puller.pull(source, into, deadline, memory.stream, shared)
             else:
                 with memory.writing():
                     for name, array in into.items() if old != copy else ():

@@ -66,8 +66,8 @@ class PartSums:
 class HostMemory:
     """Memory of the host."""
 
-    streams: tuple[int | None, ...] = (None,)
-    """What versions are read by, in turn, beside all streams of users."""
+    stream: int | None = None
+    """What versions are read by, beside all streams of users."""
     adding: int | None = None
     """What is added up by as it comes, beside that."""
     piece = 1 << 62
@@ -157,9 +157,8 @@ class GpuMemory(HostMemory):
                 f"tensors on {like.device}, and engine {engine.name!r} works on GPU "
                 f"{mover.device.ordinal}: the one that is current when it is first used"
             )
-        self._lanes, self._mixer = [mover.lane() for _ in range(3)], cuda.mixer()
-        *streams, self.adding = (lane.stream for lane in self._lanes)
-        self.streams = tuple(streams)
+        self._lanes, self._mixer = (mover.lane(), mover.lane()), cuda.mixer()
+        self.stream, self.adding = (lane.stream for lane in self._lanes)
         self._read: dict[tuple[int, int], Any] = {}
         self._sums: list[PartSums] = []
 
@@ -267,7 +266,7 @@ class GpuMemory(HostMemory):
         """Let what is carried and put be done on the stream by which versions come."""
         self._mixer.device.enter()
         device = self._like.device
-        stream = self._torch.cuda.ExternalStream(self.streams[0], device=device)
+        stream = self._torch.cuda.ExternalStream(self.stream, device=device)
         with self._torch.cuda.device(device), self._torch.cuda.stream(stream):
             yield
 

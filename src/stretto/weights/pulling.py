@@ -184,12 +184,11 @@ class Puller:
 
     def pull(
         self, source: Sequence[From], into: Mapping[str, Any], deadline: float,
-        streams: Sequence[int | None] = (None,), onto: Copy | None = None,
+        stream: int | None = None, onto: Copy | None = None,
     ) -> There:  # fmt: skip
         """Read all of it into arrays, by name; whatever goes wrong is raised.
 
-        What lies on a GPU is read by `streams` of ours in turn. `onto` is told how far
-        it is.
+        What lies on a GPU is read by a `stream` of ours. `onto` is told how far it is.
         """
         pairs = list(zip(self.peers(source), source, strict=True))
         there, gets = self._planned(pairs)
@@ -199,7 +198,7 @@ class Puller:
             for peer, token in early:
                 self._following.watch(peer, token)
             some = gets if onto is None else _in_line(gets, onto.line)
-            self._move(pairs, some, into, deadline, streams, onto)
+            self._move(pairs, some, into, deadline, stream, onto)
         finally:
             for transfer in self._begun:  # nothing is written once this has returned
                 transfer.cancel()
@@ -243,12 +242,10 @@ class Puller:
 
     def _move(
         self, pairs: Sequence[tuple[Any, From]], gets: Sequence[_Get],
-        into: Mapping[str, Any], deadline: float, streams: Sequence[int | None],
-        onto: Copy | None,
+        into: Mapping[str, Any], deadline: float, stream: int | None, onto: Copy | None,
     ) -> None:  # fmt: skip
         """Read as soon as can be read; say how far all before has come."""
         waiting, under_way = deque(gets), deque[list[Any]]()
-        turns = itertools.cycle(streams)
         most = len(gets) if self._most(pairs) == _WHOLE else _AHEAD
         while waiting or under_way:
             self._check()  # what began after `stop` looked is cancelled by `pull`
@@ -261,7 +258,7 @@ class Puller:
                     )
                 if one.whole or self._following.has(peer, one.token, get.need):
                     waiting.popleft()
-                    some = self._begin(peer, one, get, into, deadline, next(turns))
+                    some = self._begin(peer, one, get, into, deadline, stream)
                     self._begun += some
                     under_way.append(some)
                     continue
