@@ -34,8 +34,7 @@ from stretto.transfer.regions.region import View
 from stretto.transfer.regions.shelf import Shelf
 from stretto.transfer.ways.transfer import Transfer
 
-_LOOK_S, _REST_S, _OFTEN = 0.00002, 0.0002, 32
-"""Who waits looks so often, then less: every 32nd of the time that it takes."""
+_LOOK_S = 0.00002
 
 
 def handle_of(stream: Any) -> int:
@@ -229,8 +228,7 @@ class GpuTransfer(Transfer):
             if until is not None and time.monotonic() > until:
                 return
             if not self._is_done:
-                taken = (time.monotonic() - self.begun) / _OFTEN
-                time.sleep(min(_REST_S, max(_LOOK_S, taken)))
+                time.sleep(_LOOK_S)
 
     def _look(self) -> None:
         if self._is_done:
