@@ -8,8 +8,8 @@ together is a guess; what is proved of the network that is left does not depend 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -24,11 +24,15 @@ def clusterings(network: Network, most: int) -> list[tuple[int, ...]]:
     """Return so many ways to take ranks together, the most telling ones first.
 
     Each names a cluster for every rank. The two that share most are joined, again and
-    again; what tells is how often all clusters with members must be entered, for what
-    joins clusters.
+    again, then ranks change their clusters one at a time; what tells is how often all
+    clusters with members must be entered, for what joins clusters.
     """
-    found = [(-s.worth, s.cluster) for s in _joined(network) if s.worth]
-    return [cluster for _, cluster in sorted(found)[:most]]
+    between = _between(network)
+    joined = sorted((-s.worth, s.cluster) for s in _joined(network, between) if s.worth)
+    moved = [_moved(network, between, cluster) for _, cluster in joined[:_MOST_MOVED]]
+    best = {cluster: less for less, cluster in joined}
+    best |= {s.cluster: -s.worth for s in moved}
+    return sorted(best, key=lambda c: (best[c], c))[:most]
 
 
 def groups_of(network: Network, ranks: Iterable[int]) -> list[frozenset[int]]:
@@ -36,7 +40,7 @@ def groups_of(network: Network, ranks: Iterable[int]) -> list[frozenset[int]]:
     alone = {frozenset({v}) for v in ranks}
     groups = {
         frozenset(r for r, own in enumerate(cluster) if own == name)
-        for cluster in (network.box, *clusterings(network, MOST_CLUSTERINGS))
+        for cluster in (network.box, *clusterings(network, 2 * MOST_CLUSTERINGS))
         for name in cluster
     }
     groups = {g for g in groups if 1 < len(g) < network.num_ranks}
@@ -45,7 +49,10 @@ def groups_of(network: Network, ranks: Iterable[int]) -> list[frozenset[int]]:
 
 MOST_CLUSTERINGS = 4
 """How many ways to take ranks together are tried."""
-_MOST_GROUPS = 24
+_MOST_GROUPS = 48
+_MOST_MOVED = 8
+"""Of those, how many are looked at again, rank by rank."""
+_MORE = 1.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +61,8 @@ class _State:
     worth: float
 
 
-def _joined(network: Network) -> Iterator[_State]:
+def _joined(network: Network, between: Mapping[_Pair, float]) -> Iterator[_State]:
     """Yield what is left after each time that two clusters have become one."""
-    between = _between(network)
     members = set(network.members)
     cluster = list(range(network.num_ranks))
     alive = {*cluster}
@@ -77,6 +83,43 @@ def _joined(network: Network) -> Iterator[_State]:
         count = len({cluster[r] for r in members})
         total = sum(between.values())
         yield _State(tuple(cluster), (count - 1) / total if total else 0.0)
+
+
+def _moved(
+    network: Network, between: Mapping[_Pair, float], cluster: tuple[int, ...]
+) -> _State:
+    """Return what is left when ranks have gone to where the clusters tell more.
+
+    So whoever passes on for many is not bound to the first whom it joined.
+    """
+    members, own = {*network.members}, [*cluster]
+    near: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for (u, v), rate in between.items():
+        near[u].append((v, rate))
+        near[v].append((u, rate))
+    total = sum(x for (u, v), x in between.items() if own[u] != own[v])
+    held = Counter(own[r] for r in members)
+    worth, fresh = (len(held) - 1) / total, network.num_ranks
+    while True:
+        best = worth * _MORE, 0, own[0], total
+        for r, here in enumerate(own):
+            to = defaultdict(float, {fresh: 0.0})
+            for v, rate in near[r]:
+                to[own[v]] += rate
+            mine = r in members
+            entered = len(held) - (mine and held[here] == 1) - 1
+            for c, rate in to.items():
+                cut = total + to.get(here, 0.0) - rate
+                more = entered + (mine and not held[c])
+                if c != here and more and more / cut > best[0]:
+                    best = more / cut, r, c, cut
+        if best[0] == worth * _MORE:
+            names = {c: min(r for r, x in enumerate(own) if x == c) for c in {*own}}
+            return _State(tuple(names[c] for c in own), worth)
+        worth, r, c, total = best
+        held -= Counter([own[r]] * (r in members))
+        held += Counter([c] * (r in members))
+        own[r], fresh = c, fresh + 1
 
 
 def _between(network: Network) -> dict[_Pair, float]:
