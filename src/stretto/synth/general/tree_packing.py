@@ -10,44 +10,30 @@ for trees: links carry at least the cheapest ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from stretto.synth.clock import SearchClock
+from stretto.synth.general.hop_times import Top, Tree, Way
 from stretto.synth.general.partners import Lane, Lanes
+from stretto.synth.general.tree_weights import TreeWeights
 from stretto.synth.network.cheapest_trees import Edges, shallow, spanning, steiner
 from stretto.synth.network.hops import HopGraph
 from stretto.synth.network.model import Network
-from stretto.synth.solvers import linprog, sparse
 
-__all__ = ["FILLED", "Packing", "Pool", "Tree"]
+__all__ = ["FILLED", "VARIED", "Packing", "Pool"]
 
-Way: TypeAlias = tuple[int, ...]
-Top: TypeAlias = tuple[int, ...]
-"""A root, and whom it meets."""
 _CLOSE = 1.0005
 _QUICK = -1.0
-FILLED = 4
-"""Trees of every root before the first prices."""
-_LITTLE = 0.01
+FILLED, VARIED = 4, 32
+"""Trees of every root before the first prices; where it counts when links are open,
+which prices do not say."""
 _GAINS, _PATIENCE = 0.998, 6
 """What counts as better, and how long it may be waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """Ways from rank to rank: from a root, or turned round, to it."""
-
-    ways: tuple[tuple[int, int, Way], ...]
-    """(from, to, links); those near the root first. Whoever meets tells all others."""
-    sums: bool
-    """Whether the ways lead to the root: sums flow, data do not spread."""
-    top: Top
-    """The root, and whom it meets: ranks next to it in the tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +66,6 @@ class Packing:
         return loads
 
 
-@dataclass(frozen=True, slots=True)
-class _Weighed:
-    """What the linear program says of the trees that are known."""
-
-    weights: Any
-    prices: Any
-    fullest: float
-
-
 class Pool:
     """The trees that are known."""
 
@@ -106,31 +83,36 @@ class Pool:
     ) -> None:
         """Begin without trees; `apart`: sums and copies have times of their own."""
         self._network, self._nbytes = network, nbytes
-        self._parts = {(r,): part for r, part in parts.items()} if parts else None
+        self._parts: dict[Top, float] | None = None
+        if parts:
+            self._parts = {(r,): part for r, part in parts.items()}
         self._reach = HopGraph(network) if lanes is None else Lanes(network, lanes)
         self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
         self._rates = np.array([float(k.rate) for k in network.links])
-        self._alphas = np.array([float(k.alpha) for k in network.links])
+        alphas = np.array([float(k.alpha) for k in network.links])
         self._confined = lanes is not None
-        self._apart = apart
         self._whole = len(network.members) == network.num_ranks
         roots = sorted(parts) if parts else range(network.num_ranks)
         self.roots = [*((r,) for r in roots), *meetings]
-        self.trees: list[Tree] = []
-        self._known: set[tuple[Top, bool, frozenset[Way]]] = set()
-        self._rows: list[int] = []
-        self._columns: list[int] = []
-        self._slow: list[float] = []
-        """What a unit of data takes on the longest way of each tree, hop by hop."""
-        self._late: list[float] = []
-        """Latency on the longest way of each tree, us."""
-        self.least = 0.0
-        self.fullest = math.inf
-        """What the fullest link takes, when trees were last looked for."""
-        self._nearest = self._reach.hops(self._alphas + 1e-9).cost.min(
+        nearest = self._reach.hops(alphas + 1e-9).cost.min(
             where=~np.eye(network.num_ranks, dtype=bool), initial=np.inf
         )
-        """The least latency of a hop."""
+        self._weights = TreeWeights(
+            network,
+            self.roots,
+            self._parts,
+            self._kinds,
+            nbytes=nbytes,
+            hop_us=float(nearest),
+            apart=apart,
+        )
+        self.trees = self._weights.trees
+        self.timed, self.has_phases = self._weights.timed, self._weights.has_phases
+        self._known: set[tuple[Top, bool, frozenset[Way]]] = set()
+        self.least = 0.0
+        self.fullest = math.inf
+        """What the fullest link takes, when trees were last looked for; where `timed`,
+        what all takes."""
         self._filled = 0
         self._load = np.zeros(len(self._rates))
         """What every link takes of the trees that were filled in."""
@@ -226,27 +208,8 @@ class Pool:
         if key in self._known:
             return False
         self._known.add(key)
-        number = len(self.trees)
-        for _, _, way in tree.ways:
-            self._rows += way
-            self._columns += [number] * len(way)
-        self.trees.append(tree)
-        self._slow.append(
-            self._longest(tree, lambda w: float(1 / self._rates[w].min()))
-        )
-        self._late.append(self._longest(tree, lambda w: float(self._alphas[w].sum())))
+        self._weights.add(tree)
         return True
-
-    @staticmethod
-    def _longest(tree: Tree, cost: Callable[[list[int]], float]) -> float:
-        """Return the cost of the costliest way between the root and a rank."""
-        far = {tree.top[0]: 0.0}
-        for u, v, way in tree.ways:
-            near, new = (v, u) if tree.sums else (u, v)
-            met = {near, new} <= {*tree.top}  # one step of both trees
-            if new not in far:
-                far[new] = far[near] + cost(list(way)) / (1 + met)
-        return max(far.values())
 
     def grow(self, clock: SearchClock, goal: float, turns: int) -> bool:
         """Add trees, so many times or until the fullest link meets the goal.
@@ -254,8 +217,8 @@ class Pool:
         Return whether there may be better trees still. When the time is up, that is
         raised: what was added until then depends on the computer.
         """
-        self.fill(FILLED, clock)
-        best = self._weigh(64)
+        self.fill(VARIED if self.timed else FILLED, clock)
+        best = self._weights.best(64)
         self.fullest = best.fullest
         center = best.prices if self._center is None else self._center
         slow, mark = 0, best.fullest
@@ -270,7 +233,7 @@ class Pool:
                 fresh = self._price(best.prices)
             if not fresh:
                 return False
-            best = self._weigh(64)
+            best = self._weights.best(64)
             self.fullest = best.fullest
             center = 0.5 * center + 0.5 * best.prices
             slow += 1
@@ -281,7 +244,7 @@ class Pool:
 
     def packing(self, pieces: int) -> Packing:
         """Return the best packing of so many pieces a part: the fewer, the flatter."""
-        best = self._weigh(pieces)
+        best = self._weights.best(pieces)
         kept = [i for i, w in enumerate(best.weights) if w > 1e-9]
         return Packing(
             trees=tuple(self.trees[i] for i in kept),
@@ -313,88 +276,3 @@ class Pool:
                 worth = sum(cheapest[r] * part for r, part in self._parts.items())
             self.least = max(self.least, worth / volume * (1 - 1e-6))
         return fresh
-
-    def _fullness(self, width: int) -> tuple[Any, Any, Any]:
-        """Return what trees take of links, as rows: no link takes more than the most.
-
-        Where a hop's latency counts, sums and copies each have that much less time.
-        """
-        rates, count = self._rates, len(self.trees)
-        at, trees = np.array(self._rows), np.array(self._columns)
-        values = 1.0 / rates[at]
-        blocks = [np.ones(len(at), dtype=bool)]
-        phase = self.phase_us
-        if phase:
-            sums = np.array([t.sums for t in self.trees])[trees]
-            blocks += [sums, ~sums]
-        rows, columns, taken = [], [], []
-        for i, some in enumerate(blocks):
-            rows += [at[some] + i * len(rates), np.arange(len(rates)) + i * len(rates)]
-            columns += [trees[some], np.full(len(rates), count)]
-            taken += [values[some], -np.ones(len(rates))]
-        full = sparse().csr_matrix(
-            (np.concatenate(taken), (np.concatenate(rows), np.concatenate(columns))),
-            shape=(len(blocks) * len(rates), width),
-        )
-        most = np.zeros(len(blocks) * len(rates))
-        most[len(rates) :] = -phase * 1000.0 / self._nbytes
-        return values, full, most
-
-    @property
-    def phase_us(self) -> float:
-        """Return the latency of a hop; 0 where it is little, or there is one phase."""
-        hop = float(self._nearest)
-        little = hop * 1000.0 * self._rates.max() < _LITTLE * self._nbytes
-        return 0.0 if little or len(self._kinds) < 2 or not self._apart else hop
-
-    def _weigh(self, pieces: int) -> _Weighed:
-        """Return the best weights of the known trees, cut into pieces."""
-        chunk = 1 / (pieces * len(self._network.members))
-        sp, rates = sparse(), self._rates
-        count, kinds = len(self.trees), self._kinds
-        free = self._parts is None
-        place = {r: i for i, r in enumerate(self.roots)}
-        many = len(self.roots)
-        width = count + 1 + (many if free else 0)
-        values, full, most = self._fullness(width)
-        owner = [
-            (kinds.index(t.sums) * many + place[t.top], i, 1.0)
-            for i, t in enumerate(self.trees)
-        ]
-        wanted = np.zeros(len(kinds) * many)
-        if self._parts is None:
-            owner += [
-                (k * many + i, count + 1 + i, -1.0)
-                for k in range(len(kinds))
-                for i in range(many)
-            ]
-            owner += [(len(wanted), count + 1 + i, 1.0) for i in range(many)]
-            wanted = np.append(wanted, 1.0)
-        else:
-            for k in range(len(kinds)):
-                for r, part in self._parts.items():
-                    wanted[k * many + place[r]] = part
-        at, which, what = zip(*owner, strict=True)
-        equal = sp.csr_matrix((what, (at, which)), shape=(len(wanted), width))
-        price = np.zeros(width)
-        late = np.array(self._late) * 1000.0 / self._nbytes
-        price[:count] = np.array(self._slow) * chunk + late
-        price[count] = 1.0
-        result = linprog(
-            price,
-            A_ub=full,
-            b_ub=most,
-            A_eq=equal,
-            b_eq=wanted,
-            bounds=(0, None),
-            method="highs",
-        )
-        if result.status != 0:
-            raise ArithmeticError(result.message)
-        dual = np.maximum(0.0, -result.ineqlin.marginals)
-        prices = dual.reshape(-1, len(rates)).sum(axis=0) / rates
-        assert math.isfinite(result.fun)
-        taken = np.bincount(
-            self._rows, result.x[self._columns] * values, minlength=len(rates)
-        )
-        return _Weighed(result.x[:count], prices, float(taken.max()))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import TypeAlias
 
 from stretto.synth.bounds.bound import Bounds
-from stretto.synth.clock import SearchClock
+from stretto.synth.clock import OutOfTimeError, SearchClock
+from stretto.synth.general.hop_times import Top, Tree
 from stretto.synth.general.meetings import meetings
 from stretto.synth.general.partners import Lane, partners
 from stretto.synth.general.rounding import RouteOwner, rounded, shared_out
 from stretto.synth.general.transfers import TimedTransfers
-from stretto.synth.general.tree_packing import FILLED, Packing, Pool, Top, Tree
+from stretto.synth.general.tree_packing import FILLED, VARIED, Packing, Pool
 from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove
 
 __all__ = ["LATENCY_COUNTS", "TreeSource"]
@@ -26,6 +28,8 @@ _ANY, _FEW_PARTNERS, _AT_ONCE = 0, (1, 2, 3), -1
 """Kinds of trees: ports have any partners over switches, or so many; and those whose
 sums and copies use links at the same time, where else each has its own."""
 _AS_GOOD = 1.01
+_TO_VARY = 0.2
+"""Of a budget, what trees may take before the first plan."""
 LATENCY_COUNTS = 50
 """Times the latency: where all takes longer, only rates count."""
 _LATER = Fraction(0)
@@ -53,16 +57,21 @@ class TreeSource:
         self._meetings = meetings(network) if late and not parts else []
         self._goal = 1 / float(limit.algbw)
         self._pools = {_ANY: self._pool(None)}
+        if self._pools[_ANY].timed:
+            self._goal = float(limit.us(demand.nbytes)) * 1000 / demand.nbytes
         few = network.num_ranks <= _FEW_RANKS
         # one plan there will be
         self._pools[_ANY].fill(FILLED if few else 2, SearchClock(None))
+        with suppress(OutOfTimeError):  # the rest comes later
+            if few and self._pools[_ANY].timed:
+                self._pools[_ANY].fill(VARIED, clock.part(_TO_VARY))
         self._open = {_ANY: True}
         """Whether there may be better trees, by kind."""
         self._switched = network.num_nodes > network.num_ranks
         self._kinds = (
             _ANY,
             *(_FEW_PARTNERS if self._switched else ()),
-            *((_AT_ONCE,) if self._pools[_ANY].phase_us else ()),
+            *((_AT_ONCE,) if self._pools[_ANY].has_phases else ()),
         )
         self._chosen: dict[int, int] = {}
         """How many trees were known when partners were chosen."""
