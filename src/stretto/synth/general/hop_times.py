@@ -43,15 +43,19 @@ def hop_times(
 ) -> tuple[list[tuple[Times, Times]], Times]:
     """Return what is before and behind every way of a tree, and the tree's depth.
 
-    A step of ranks that meet is one of both trees.
+    A step of ranks that meet is one of both trees, half of it each, and a step of each
+    of the ranks: they begin, and end, together.
     """
-    far, below, hops = {tree.top[0]: _NOTHING}, dict[int, Times](), []
+    hops, below = [], dict[int, Times]()
     for u, v, way in tree.ways:
         near, new = (v, u) if tree.sums else (u, v)
-        late, slow = cost(list(way))
-        met = 1 + ({near, new} <= {*tree.top})
-        hops.append((near, new, (late / met, slow / met)))
-        far.setdefault(new, _both(far[near], hops[-1][2]))
+        hops.append((near, new, cost(list(way))))
+    steps = [takes for u, v, takes in hops if {u, v} <= {*tree.top}]
+    late, slow = max(steps, default=_NOTHING)
+    far = dict.fromkeys(tree.top, (late / 2, slow / 2))
+    for near, new, takes in hops:
+        far.setdefault(new, _both(far[near], takes))
+    hops = [(u, v, _NOTHING if v in tree.top else takes) for u, v, takes in hops]
     for near, new, takes in reversed(hops):
         behind = _both(below.get(new, _NOTHING), takes)
         below[near] = max(below.get(near, _NOTHING), behind)
