@@ -31,8 +31,7 @@ def check(problem, proof, claim):
         return
     need, windows = KINDS[proof["kind"]](case, proof)
     room = sum(rate * max(Fraction(0), claim - late) for rate, late in windows)
-    want(need > 0, "nothing is needed")
-    want(room * 1000 <= need * problem["nbytes"], "all of it fits into less time")
+    want(room * 1000 <= need * problem["nbytes"] > 0, "all of it fits into less time")
 
 
 class Case:
@@ -81,9 +80,8 @@ class Case:
 
     def between(self, sources, targets, inside=None):
         """Return when ranks can send what some have, and what is left to others."""
-        come = self.away(dict.fromkeys(sources, 0), inside=inside)
-        left = self.away(dict.fromkeys(targets, 0), back=True)
-        return come, left
+        have, hear = dict.fromkeys(sources, 0), dict.fromkeys(targets, 0)
+        return self.away(have, inside=inside), self.away(hear, back=True)
 
     def closed(self, first, last, inside=None):
         """Return what links are closed for: ranks send, and have heard, by these."""
@@ -158,10 +156,14 @@ def prices(case, proof):
 
 
 def crossing(case, proof):
-    """All of some leaves a set, over its edge: straight, or some by way of others."""
+    """All of some leaves a set, over its edge: straight, or some by way of others.
+
+    Of what crosses m times or once, later, the latter is at most what fits then. What
+    is of one source to all, or of all to one target, has a time of its own.
+    """
     inside, sources, targets = {*proof["nodes"]}, proof["from"], proof["to"]
-    want({*sources} <= inside and not {*targets} & inside, "it need not leave the set")
     need = case.wanted(sources, targets)
+    want({*sources} <= inside and not {*targets} & inside, "it need not leave the set")
     (first, last), counts = case.between(sources, targets, inside), []
     start, end = case.between(sources, targets)
     own, hears = dict.fromkeys(sources, 0), dict.fromkeys(targets, 0)
@@ -175,18 +177,21 @@ def crossing(case, proof):
         if all(case.closed(start, {w: 0}, inside) for w in targets):
             counts.append(len(targets))
         last = case.passed(targets, back=True)
-    far, near = case.closed(first, last, inside), {}
+    far = case.closed(first, last, inside)
+    shares, rates = [(1, far)], [rate for _, _, rate, _ in case.links]
     if counts:
-        start = start if proof["after"] or not proof["before"] else own
-        end = end if proof["before"] or not proof["after"] else hears
-        near = case.closed(start, end, inside)
-    # of what crosses m times or once, later, the latter is at most what fits then
-    part = Fraction(1, min(counts)) if counts else Fraction(0)
-    windows = [(case.links[e][2] * (1 - part), late) for e, late in far.items()]
-    for e in {*near, *far} if counts else ():
-        late = min(t[e] for t in (near, far) if e in t)
-        windows.append((case.links[e][2] * part, late))
-    return need, windows
+        part, cell = Fraction(1, min(counts)), Fraction(1, counts[0] * counts[-1])
+        into = start if proof["after"] or not proof["before"] else own
+        onto = end if proof["before"] or not proof["after"] else hears
+        near = case.closed(into, onto, inside)
+        near = {e: min(t[e] for t in (near, far) if e in t) for e in {*near, *far}}
+        shares = [(1 - part, far), (part, near)]
+    if proof["apart"]:
+        want(len(counts) == 2, "not all can cross straight")
+        shares = [(1 - 2 * part + cell, far), (cell, near)]
+        ends = (start, last), (first, end)
+        shares += [(part - cell, case.closed(*way, inside)) for way in ends]
+    return need, [(rates[e] * x, t) for x, late in shares for e, t in late.items()]
 
 
 SUMMED = ("all_reduce", "reduce", "reduce_scatter")

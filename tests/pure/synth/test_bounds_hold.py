@@ -131,6 +131,42 @@ def test_no_program_goes_below_its_bound(collective, seed):
     assert term.us(nbytes) <= us, (term.why, network.links)
 
 
+def boxes(chance):
+    """Return two boxes of 2 or 3 ranks over a slow switch: sums are made in both."""
+    sizes = chance.choice(((2, 2), (2, 3), (3, 3)))
+    n, at = sum(sizes), (0,) * sizes[0] + (1,) * sizes[1]
+    rate, near, far = (chance.choice(some) for some in ((5, 10), (4, 20), (10, 30)))
+    ends = [(v, n + at[v], 100, near) for v in range(n)]
+    ends += [(v, n + 2, rate, far) for v in range(n)]
+    links = [
+        NetworkLink(src=a, dst=b, rate=Fraction(r), alpha=Fraction(late))
+        for u, v, r, late in ends
+        for a, b in ((u, v), (v, u))
+    ]
+    return Network(
+        name="boxes", num_ranks=n, num_nodes=n + 3, links=tuple(links), box=at,
+        members=tuple(range(n)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", nightly(range(60), 20))
+def test_hops_in_front_and_behind_count_each_by_itself(seed):
+    """Between boxes, where that proves the most for some size; nothing goes below."""
+    chance = random.Random(seed)
+    network = boxes(chance)
+    limit, decides = bound("all_reduce", network), 0
+    for nbytes in (10**4, 5 * 10**4, 10**5, 2 * 10**5, 4 * 10**5):
+        term = limit.binding(nbytes)
+        if not term.proof.get("apart"):
+            continue
+        decides += 1
+        for pieces in (1, 2, 4):
+            us = Climb(chance, "all_reduce", network, nbytes, pieces).climb(100)
+            assert term.us(nbytes) <= us, (term.why, network.links)
+
+    assert decides or len(network.members) < 6
+
+
 EXHAUSTED = [(c, seed) for seed in range(40) for c in COLLECTIVES if c != "all_to_all"]
 
 

@@ -148,7 +148,13 @@ def test_clusters_never_refuse_what_trees_do(seed):
 
 @pytest.mark.parametrize(
     ("name", "group", "us"),
-    [("dgx1", (1, 4, 6), 8000), ("mi250x", (4, 6, 8, 9, 12, 14), 16000 / 3)],
+    [
+        ("dgx1", (1, 4, 6), 8000),
+        ("mi250x", (4, 6, 8, 9, 12, 14), 16000 / 3),
+        # all who relay are one with a member; the row's first rank is by itself
+        ("torus4x4", (0, 1, 2, 3, 4), 10**6 / 3),
+        ("dgx1", (0, 1, 2, 3, 4, 5), 32000 / 3),
+    ],
 )
 def test_clusters_prove_what_single_ranks_do_not(name, group, us):
     """The bound is what trees reach: each cluster must hear of the others."""

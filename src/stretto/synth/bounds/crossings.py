@@ -18,10 +18,20 @@ over the links of the edge. Where both sums are made and copied, m is the lesser
 somebody has no hop over the edge, not all can use it; where nobody can do so, only what
 is passed on crosses. Openings and ends of different ways are not mixed up: see
 `windows`. Whoever is nearer may be left out: less must pass, and that later.
+
+Where sums are made and copied, hops in front and behind count `apart`, too. Of a byte,
+all of m sources must come to all of n targets. A crossing with a hop on both sides may
+be all of it; one with a hop on one side only is of one source, or to one target: 1/m
+of it, m the lesser; one with neither is of one source to one target. What goes one way
+early and the other late may share a link, so each of the two has a window of its own:
+
+    sum of rate (1/mn (T - near) + (1/m - 1/mn) (T - early + T - late)
+                 + (1 - 2/m + 1/mn) (T - far))  >=  V
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,6 +56,8 @@ class Crossing:
     """Whether it is looked at who sends."""
     after: bool = False
     """Whether it is looked at who hears."""
+    apart: bool = False
+    """Whether hops in front of the edge and behind it count each by itself."""
 
     def windows(self, asked: Asked, ways: Ways) -> tuple[Window, ...]:
         """Return when the edge carries a byte, all of them at least once."""
@@ -65,14 +77,21 @@ class Crossing:
         if self.after:
             last = ways.passed_on(self.targets, backward=True)
         far = ways.closed(first, last, self.nodes)
-        if not counts:
-            return merged((links[e].rate, late) for e, late in far.items())
-        near = ways.closed(start, end, self.nodes)
+        near = ways.closed(start, end, self.nodes) if counts else {}
         near = {e: min(t[e] for t in (near, far) if e in t) for e in {*near, *far}}
-        share = Fraction(1, min(counts))
-        found = [(links[e].rate * share, late) for e, late in near.items()]
-        found += [(links[e].rate * (1 - share), late) for e, late in far.items()]
-        return merged(found)
+        part = Fraction(1, min(counts)) if counts else Fraction(0)
+        shares = [(1 - part, far), (part, near)]
+        if self.apart and len(counts) == 2:
+            cell = Fraction(1, math.prod(counts))
+            early = ways.closed(start, last, self.nodes)
+            late = ways.closed(first, end, self.nodes)
+            shares = [(1 - 2 * part + cell, far), (cell, near)]
+            shares += [(part - cell, early), (part - cell, late)]
+        return merged(
+            (links[e].rate * share, us)
+            for share, closed in shares
+            for e, us in closed.items()
+        )
 
     def need(self, asked: Asked) -> Fraction:
         """Return what must cross, of every byte of the size."""
@@ -109,6 +128,7 @@ class Crossing:
                 "to": list(self.targets),
                 "before": self.before,
                 "after": self.after,
+                "apart": self.apart,
             },
         )
 
@@ -143,7 +163,9 @@ def _crossings(asked: Asked, ways: Ways, nodes: frozenset[int]) -> Iterator[Cros
         one = [ways.farthest(sources, targets)] if after else targets
         other = [ways.farthest(one, sources, backward=True)] if before else sources
         yield Crossing(nodes=nodes, sources=other, targets=one)
-        for way in {(before, after), (before, False), (False, after)}:
+        both = before and after
+        looked = {(before, after, False), (before, after, both)}
+        for way in looked | {(before, False, False), (False, after, False)}:
             if any(way):
                 yield Crossing(
                     nodes=nodes,
@@ -151,6 +173,7 @@ def _crossings(asked: Asked, ways: Ways, nodes: frozenset[int]) -> Iterator[Cros
                     targets=targets,
                     before=way[0],
                     after=way[1],
+                    apart=way[2],
                 )
 
 

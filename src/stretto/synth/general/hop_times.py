@@ -43,8 +43,7 @@ def hop_times(
 ) -> tuple[list[tuple[Times, Times]], Times]:
     """Return what is before and behind every way of a tree, and the tree's depth.
 
-    A step of ranks that meet is one of both trees, half of it each, and a step of each
-    of the ranks: they begin, and end, together.
+    Ranks that meet begin and end together: their step is half of it in either tree.
     """
     hops, below = [], dict[int, Times]()
     for u, v, way in tree.ways:
@@ -55,7 +54,6 @@ def hop_times(
     far = dict.fromkeys(tree.top, (late / 2, slow / 2))
     for near, new, takes in hops:
         far.setdefault(new, _both(far[near], takes))
-    hops = [(u, v, _NOTHING if v in tree.top else takes) for u, v, takes in hops]
     for near, new, takes in reversed(hops):
         behind = _both(below.get(new, _NOTHING), takes)
         below[near] = max(below.get(near, _NOTHING), behind)
