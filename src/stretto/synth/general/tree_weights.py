@@ -26,8 +26,9 @@ _LITTLE = 0.01
 """Of the time that all takes: less latency than that is none."""
 _DEPTHS, _APART = 8, 500
 _IMPOSSIBLE = 2  # says HiGHS
-_TIMED = 0.2
-"""What depth costs where it is known when links are open: less than all of it."""
+_DEEP, _TIMED = 0.5, 0.2
+"""What depth costs of the time, and where it is known when links are open: less than
+all of it, since what goes early waits for nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class TreeWeights:
             shape=(len(shared), width),
         )
         price, upper = np.zeros(width), np.full(width, math.inf)
-        price[:count] = depth * (_TIMED if self.timed else 1.0)
+        price[:count] = depth * (_TIMED if self.timed else _DEEP)
         price[count] = 1.0
         upper[:count][~some] = 0.0
         result = linprog(
