@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--standby", type=int, default=0, metavar="N", help="how many stand by [0]")
     add("--min", type=int, default=0, metavar="N", help="go on with so few [all]")
     add("--max", type=int, default=0, metavar="N", help="grow to so many [all]")
+    add("--machine", default="", help="of `stretto list`: which ranks are where [all]")
     add("--spare", metavar="A[:N]", help="hosts of those who stand by [the last]")
     add("--job", metavar="NAME", help="what it is found by [drawn by lot]")
     add("--ssh", default="ssh -o BatchMode=yes", help="[ssh -o BatchMode=yes]")
@@ -117,7 +118,12 @@ def _wanted(args: argparse.Namespace, words: Sequence[str]) -> JobOptions:
         raise CallError("--ranks 0: at least one rank is needed")
     spare = hosts[-1:] if args.spare is None else parse_hosts(args.spare)
     standbys = [spare[i % len(spare)] for i in range(args.standby)]
-    elastic = Elastic(min_ranks=args.min, max_ranks=args.max, standby=args.standby)
+    elastic = Elastic(
+        min_ranks=args.min,
+        max_ranks=args.max,
+        standby=args.standby,
+        machine=args.machine,
+    )
     if args.min > len(hosts):
         raise CallError(f"--min {args.min} of {len(hosts)} ranks: want no more")
     if args.hosts is None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from stretto.elastic.flapping import Flapping
 from stretto.elastic.starting import LOCAL, Starter, environment_of
@@ -52,7 +53,7 @@ class JobOptions:
 
     @classmethod
     def here(
-        cls, num_ranks: int, *, starter: Starter, name: str = "", **elastic: int
+        cls, num_ranks: int, *, starter: Starter, name: str = "", **elastic: Any
     ) -> JobOptions:
         """Return a job on this host, of so many ranks; the rest is of `Elastic`."""
         said = Elastic(**elastic)

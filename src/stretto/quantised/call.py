@@ -112,5 +112,6 @@ def _exchange(calls: CallRunner, session: Session, name: str, nbytes: int) -> La
         nbytes=full_size(name, call, (), calls.num_ranks),
         across=copies_across(calls, CPU),
         hosts=calls.hosts,
+        seats=calls.seats,
     )
     return prepare(calls, LaunchKind(asked, call, None), session)

@@ -4,8 +4,10 @@ from dataclasses import asdict
 
 import pytest
 
-from stretto.runtime.calls.ahead import RankLayout, for_layout, nearest, told
+from stretto.runtime.calls import ahead
+from stretto.runtime.calls.ahead import RankLayout, for_layout, nearest, seated, told
 from stretto.runtime.choice import Question
+from stretto.runtime.choice.measured import Measured
 
 
 def asked(collective="all_reduce", nbytes=4096, num_ranks=4, **how):
@@ -59,10 +61,44 @@ def test_sums_keep_their_size_and_parts_grow_with_the_ranks():
 def test_what_is_told_is_each_kind_in_each_layout():
     """What makes no sense is left out: it comes from others."""
     kinds = [repr(asdict(asked())), "nonsense(", repr({"no": 1})]
-    fact = {"kinds": kinds, "layouts": [[4, [0, 0, 1, 1]], [3, []]]}
-    want = [asked(hosts=(0, 0, 1, 1)), asked(num_ranks=3)]
+    fact = {
+        "kinds": kinds,
+        "layouts": [[4, [0, 0, 1, 1], ["", []]], [3, [], ["cpux4", [0, 1, 3]]]],
+    }
+    want = [asked(hosts=(0, 0, 1, 1)), asked(num_ranks=3, seats=("cpux4", (0, 1, 3)))]
 
     assert want == told(fact)
     assert [] == told({"kinds": kinds}) == told({})
-    for layouts in ([4], [[4, "x"]], 7, [["four", []]]):
+    for layouts in ([4], [[4, "x"]], 7, [["four", [], ["", []]]], [[4, [], []]]):
         assert [] == told({"kinds": kinds, "layouts": layouts})
+
+
+def test_on_a_machine_whoever_may_be_lost_has_a_layout_of_its_own():
+    """All of a number of ranks, or none: a number is ready once all of it is proved."""
+    found = seated((4, 3, 2, 5), "cpux5", (0, 1, 2, 4))
+    by_number = {n: [one.seats for one in found if one.num_ranks == n] for n in (4, 3)}
+    assert [("cpux5", (0, 1, 2, 4))] == by_number[4]
+    want = {(0, 1, 2), (0, 1, 4), (0, 2, 4), (1, 2, 4)}
+    assert want == {places for _, places in by_number[3]}
+    whole = RankLayout(5, (), ("cpux5", (0, 1, 2, 4, 3)))
+    assert [whole] == [one for one in found if one.num_ranks == 5]
+    many = seated(range(16, 13, -1), "cpux16", range(16))
+    assert {16, 15} == {one.num_ranks for one in many}
+
+
+def test_what_is_ready_says_by_which_plan(monkeypatch):
+    """And is false until each kind is proved in each layout of that number."""
+    said = []
+    one = ahead.Ahead(Measured(), lambda *what: said.append(what))
+    monkeypatch.setattr(one._workers, "give", said.append)
+    one.begin(seated((3, 2), "cpux3", (0, 1, 2)))
+    one.note(asked(num_ranks=3))
+    assert not any(one.ready_for().values())
+    said.pop()()
+    ready = one.ready_for()
+    assert all(ready.values())
+    assert {3, 2} == set(ready)
+    assert 1 == len(ready[3].by)
+    assert ready[3].by[0].startswith("all_reduce of 4K: all_reduce/")
+    assert 3 == len(ready[2].by)
+    assert ready[2].by[1].startswith("all_reduce of 4K at (0, 2): all_reduce/")

@@ -14,10 +14,10 @@ import os
 from pathlib import Path
 
 from stretto.errors import CallError, UnknownNameError
-from stretto.program.lang import Algorithm, registered
+from stretto.program.lang import Algorithm, alone, registered
 from stretto.registry import entries, modules
 
-__all__ = ["get", "names", "of"]
+__all__ = ["among", "get", "names", "of"]
 
 
 @functools.cache
@@ -34,16 +34,24 @@ def _found() -> dict[str, Algorithm]:
         one = entry.load()
         found.setdefault(one.name, one)
     for place in filter(None, os.environ.get("STRETTO_KERNELS", "").split(os.pathsep)):
-        _run(Path(place))
+        for one in _run(Path(place)):
+            if found.setdefault(one.name, one) is not one:
+                raise CallError(
+                    f"STRETTO_KERNELS: {place}: the catalogue has {one.name!r}; want "
+                    "another name"
+                )
     return found
 
 
-def _run(path: Path) -> None:
-    """Run a file for what it registers."""
+def _run(path: Path) -> list[Algorithm]:
+    """Run a file for the kernels that it registers; return its other algorithms."""
     spec = importlib.util.spec_from_file_location(f"_kernels_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise CallError(f"STRETTO_KERNELS: {path}; want Python files that exist")
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = [x for x in vars(module).values() if isinstance(x, Algorithm)]
+    return [one for one in dict.fromkeys(found) if one.kernel is None]
 
 
 def _all() -> dict[str, Algorithm]:
@@ -83,4 +91,17 @@ def of(collective: str, num_ranks: int) -> tuple[Algorithm, ...]:
         if one.collective == collective
         and one.refuses(num_ranks) is None
         and not one.members
+    )
+
+
+def among(
+    collective: str, num_ranks: int, members: tuple[int, ...]
+) -> tuple[Algorithm, ...]:
+    """Return those among these members of so many ranks, as of the members alone."""
+    return tuple(
+        alone(one, num_ranks)
+        for name, one in sorted(_all().items())
+        if one.collective == collective
+        and one.members == members
+        and one.refuses(num_ranks) is None
     )

@@ -2,6 +2,7 @@
 
 from stretto.program.ir import Handwritten
 from stretto.program.lang.algorithm import Algorithm, Requires, algorithm, power_of_two
+from stretto.program.lang.alone import alone
 from stretto.program.lang.byhand import kernel, registered
 from stretto.program.lang.hosts import by_host
 from stretto.program.lang.ranks import Buffer, Rank, Ranks, Reference, reduce
@@ -17,6 +18,7 @@ __all__ = [
     "Reference",
     "Requires",
     "algorithm",
+    "alone",
     "by_host",
     "kernel",
     "power_of_two",

@@ -69,12 +69,16 @@ class Algorithm:
     @property
     def knows_hosts(self) -> bool:
         """Return whether the function is told the host of each rank, as `hosts`."""
-        return "hosts" in inspect.signature(self.function).parameters
+        return self.takes("hosts")
 
     @property
     def guesses_hosts(self) -> bool:
         """Return whether it takes so many ranks in a row for one, as `group`."""
-        return "group" in inspect.signature(self.function).parameters
+        return self.takes("group")
+
+    def takes(self, name: str) -> bool:
+        """Return whether the function has a parameter of that name."""
+        return name in inspect.signature(self.function).parameters
 
     @property
     def place(self) -> str:

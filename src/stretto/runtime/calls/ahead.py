@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,8 +29,10 @@ from stretto.program import collectives
 from stretto.runtime.choice import own
 from stretto.runtime.choice.measured import Measured
 from stretto.runtime.choice.plans import plan_of
-from stretto.runtime.choice.question import Question
+from stretto.runtime.choice.question import NO_SEATS, Question, Seats
+from stretto.runtime.choice.seats import seats_of, settled_places
 from stretto.runtime.choice.selector import Selector
+from stretto.runtime.choice.sizes import spell_size
 
 _MOST_TOLD = 64
 """Kinds of calls that standbys are told of: more than a model makes in a step."""
@@ -42,6 +46,36 @@ class RankLayout(NamedTuple):
 
     num_ranks: int
     hosts: tuple[int, ...] = ()
+    seats: Seats = NO_SEATS
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether every kind of call so far is proved for a number of ranks."""
+
+    is_proved: bool
+    by: tuple[str, ...]
+    """Which plan each is to have; of a named machine, wherever ranks may sit."""
+
+    def __bool__(self) -> bool:
+        """Return whether all are proved."""
+        return self.is_proved
+
+
+def seated(
+    sizes: Sequence[int], machine: str, places: Sequence[int]
+) -> tuple[RankLayout, ...]:
+    """Return which layouts may follow on a machine: whoever of those there is lost.
+
+    Of each number of ranks all, or none where these are too many.
+    """
+    found: list[RankLayout] = []
+    for n in sizes:
+        more = settled_places((*places, *(-1,) * max(0, n - len(places))))
+        if len(found) + math.comb(len(more), n) <= _MOST_LAYOUTS:
+            some = itertools.combinations(more, n)
+            found += [RankLayout(n, (), seats_of(machine, at)) for at in some]
+    return tuple(found)
 
 
 def nearest(sizes: Sequence[int], hosts: Sequence[int]) -> tuple[RankLayout, ...]:
@@ -73,7 +107,7 @@ class Ahead:
         self._measured, self._tell = measured, tell
         self._layouts: tuple[RankLayout, ...] = ()
         self._kinds: dict[Question, None] = {}
-        self._proved: dict[RankLayout, set[Question]] = {}
+        self._proved: dict[RankLayout, dict[Question, str]] = {}
         self._workers = Workers("stretto-ahead", begin=_be_modest)
 
     def begin(self, layouts: Sequence[RankLayout]) -> None:
@@ -88,18 +122,22 @@ class Ahead:
             self._kinds[asked] = None
             self._workers.give(partial(self._prove, asked))
 
-    def ready_for(self) -> dict[int, bool]:
-        """Return for how many ranks every kind of call so far is proved."""
-        known, found = set(self._kinds), dict[int, bool]()
+    def ready_for(self) -> dict[int, Readiness]:
+        """Return for how many ranks all kinds of calls so far are proved, by what."""
+        known, found = set(self._kinds), dict[int, Readiness]()
         for one in self._layouts:
-            is_proved = known <= self._proved.get(one, set())
-            found[one.num_ranks] = found.get(one.num_ranks, True) and is_proved
+            proved = dict(self._proved.get(one, {}))
+            before = found.get(one.num_ranks, Readiness(True, ()))
+            by = (*before.by, *(f"{at}: {plan}" for at, plan in _told(one, proved)))
+            found[one.num_ranks] = Readiness(
+                before.is_proved and known <= proved.keys(), tuple(dict.fromkeys(by))
+            )
         return found
 
     def _prove(self, asked: Question) -> None:
         for layout in self._layouts:
-            prove([for_layout(asked, layout)], self._measured)
-            self._proved.setdefault(layout, set()).add(asked)
+            found = prove(for_layout(asked, layout), self._measured)
+            self._proved.setdefault(layout, {})[asked] = found
         if self._workers.is_empty:
             kinds = list(self._kinds)[-_MOST_TOLD:]
             self._tell([repr(asdict(kind)) for kind in kinds], self._layouts)
@@ -117,11 +155,11 @@ def _be_modest() -> None:
 
 def for_layout(asked: Question, layout: RankLayout) -> Question:
     """Return the same kind of call of ranks that lie otherwise."""
-    num_ranks, hosts = layout
+    num_ranks, hosts, seats = layout
     nbytes = asked.nbytes
     if asked.collective not in _WHOLE:
         nbytes = nbytes * num_ranks // asked.num_ranks
-    return replace(asked, num_ranks=num_ranks, nbytes=nbytes, hosts=hosts)
+    return replace(asked, num_ranks=num_ranks, nbytes=nbytes, hosts=hosts, seats=seats)
 
 
 def told(fact: Mapping[str, Any]) -> list[Question]:
@@ -129,25 +167,42 @@ def told(fact: Mapping[str, Any]) -> list[Question]:
     try:
         asked = [one for text in fact.get("kinds", ()) if (one := _read(text))]
         layouts = [
-            RankLayout(int(n), tuple(map(int, hosts)))
-            for n, hosts in fact.get("layouts", ())
+            RankLayout(int(n), _numbers(hosts), (str(name), _numbers(places)))
+            for n, hosts, (name, places) in fact.get("layouts", ())
         ]
     except (ValueError, TypeError):  # others say it: what makes no sense is left
         return []
     return [for_layout(one, layout) for layout in layouts for one in asked]
 
 
-def prove(kinds: Iterable[Question], measured: Measured) -> None:
-    """Choose and prove plans of kinds of calls; what fails is left."""
-    for asked in kinds:
-        if asked.collective not in collectives.names():
-            continue
-        with suppress(StrettoError):
-            name = asked.executor
-            selector = Selector(
-                name, measured.profile(name), shipped=measured.shipped(name)
-            )
-            plan_of(selector.choose(asked), asked)
+def _numbers(given: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(map(int, given))
+
+
+def _told(
+    layout: RankLayout, proved: Mapping[Question, str]
+) -> Iterable[tuple[str, str]]:
+    """Yield kinds of calls in words, and the plan of each."""
+    at = f" at {layout.seats[1]}" if layout.seats[1] else ""
+    for asked, plan in proved.items():
+        size = spell_size(for_layout(asked, layout).nbytes)
+        yield f"{asked.collective} of {size}{at}", plan
+
+
+def prove(asked: Question, measured: Measured) -> str:
+    """Choose and prove the plan of a kind of call; return it, or why there is none."""
+    if asked.collective not in collectives.names():
+        return "unknown here"
+    name = asked.executor
+    try:
+        selector = Selector(
+            name, measured.profile(name), shipped=measured.shipped(name)
+        )
+        found = selector.choose(asked)
+        plan_of(found, asked)
+    except StrettoError as e:
+        return f"none: {e}"
+    return str(found)
 
 
 def stand_by(standing: Standing) -> None:
@@ -171,7 +226,7 @@ def stand_by(standing: Standing) -> None:
             if standing.is_rank:
                 break
             known.add(asked)
-            prove([asked], measured)
+            prove(asked, measured)
 
 
 def load_ahead(executor: str) -> None:

@@ -8,12 +8,14 @@ been seen gone before anybody is ready: it ended, it said goodbye, or it was end
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from stretto import topology
 from stretto.errors import (
     CallError,
     CommunicationError,
@@ -26,7 +28,7 @@ from stretto.fabric.meeting.peers import PeerGroup
 from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Prepare
 from stretto.fabric.patience import check_timeout
-from stretto.runtime.calls.ahead import RankLayout, nearest
+from stretto.runtime.calls.ahead import RankLayout, nearest, seated
 
 ELASTIC = "STRETTO_ELASTIC"
 """The variable in which a launcher says how ranks may change, as JSON."""
@@ -51,6 +53,10 @@ class Elastic:
     """How many stand by. With some, a lost rank's place is kept for one of them."""
     wait_s: float = 30.0
     """How long a place is kept for a standby that has not come yet."""
+    machine: str = ""
+    """The machine, by name or by its file: rank r sits at its place r at the start, and
+    who takes a lost rank's number where that sat. With fewer ranks than it has places,
+    programs for those that are taken compete, and the simulator decides."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -62,6 +68,17 @@ class Elastic:
                     "below 0"
                 )
         _waited("Elastic", self.wait_s, "wait_s")
+        if not isinstance(self.machine, str):
+            raise CallError(
+                f"Elastic: machine={str(self.machine)[:40]}; want a name of `stretto "
+                "list`, or a .toml file's"
+            )
+        has = topology.load(self.machine).num_ranks if self.machine else math.inf
+        if max(self.min_ranks, self.max_ranks) > has:
+            raise CallError(
+                f"Elastic: min_ranks={self.min_ranks}, max_ranks={self.max_ranks} on "
+                f"{self.machine}, which has {has} places; want no more"
+            )
         if self.max_ranks and self.min_ranks > self.max_ranks:
             raise CallError(
                 f"Elastic: min_ranks={self.min_ranks} of max_ranks={self.max_ranks}; "
@@ -90,6 +107,11 @@ class Elastic:
 def make_elastic(peers: PeerGroup, elastic: Elastic) -> None:
     """Let the group of all ranks be one whose ranks change."""
     peers.most_ranks = max(elastic.max_ranks, peers.num_ranks)
+    if elastic.machine and peers.most_ranks > topology.load(elastic.machine).num_ranks:
+        raise CallError(
+            f"{peers.most_ranks} ranks on {elastic.machine} (machine of Elastic); want "
+            "a machine of so many places"
+        )
     standing = peers.standing
     standing.on_prepare = lambda prepare: see_gone(standing, prepare)
 
@@ -99,6 +121,8 @@ def other_layouts(self: Any) -> tuple[RankLayout, ...]:
     now, most = self.num_ranks, self._group.most_ranks
     least = max(1, self._elastic.least(self._first_ranks))
     sizes = sorted(range(least, most + 1), key=lambda n: (abs(n - now), n))
+    if self._places:
+        return seated(sizes, self._elastic.machine, self._places)
     return nearest(sizes, self.hosts)
 
 

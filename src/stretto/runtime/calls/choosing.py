@@ -78,6 +78,7 @@ def launch_of(
         in_place=memory == STAGED or request.in_place or rooted,
         params=params,
         hosts=calls.hosts,
+        seats=calls.seats,
         bits=_bits(calls, request),
     )
     call = request.call

@@ -8,9 +8,10 @@ from typing import Any
 from stretto.arrays import CPU
 from stretto.executors import Group
 from stretto.runtime.calls import changing
-from stretto.runtime.calls.ahead import Ahead
+from stretto.runtime.calls.ahead import Ahead, Readiness
 from stretto.runtime.calls.changing import Elastic, make_elastic
 from stretto.runtime.calls.runner import CallRunner
+from stretto.runtime.choice.seats import seats_of, settled_places
 
 
 class ElasticRunner(CallRunner):
@@ -74,9 +75,16 @@ class ElasticRunner(CallRunner):
         who = changing.roster_of(changing.peers_of(self._group))
         if comes_late:
             self._go_on(who)
+        else:
+            self._sit(range(self.num_ranks))
         self._who = who
         self._ahead = Ahead(self._profiles, self._tell_kinds)
         self._ahead.begin(changing.other_layouts(self))
+
+    def _sit(self, places: Sequence[int]) -> None:
+        if self._elastic is not None and self._elastic.machine:
+            self._places = settled_places(places)
+            self.seats = seats_of(self._elastic.machine, self._places)
 
     @property
     def generation(self) -> int:
@@ -93,8 +101,8 @@ class ElasticRunner(CallRunner):
         """Who stands by and may become a rank."""
         return changing.standbys(self)
 
-    def ready_for(self) -> dict[int, bool]:
-        """Return for how many ranks all kinds of calls so far are proved."""
+    def ready_for(self) -> dict[int, Readiness]:
+        """Return for how many ranks all kinds of calls so far are proved, by what."""
         return {} if self._ahead is None else self._ahead.ready_for()
 
     def _tell_kinds(self, kinds: list[str], layouts: Sequence[Any]) -> None:

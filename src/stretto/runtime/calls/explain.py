@@ -72,6 +72,7 @@ def explain(
         params=given,
         dtypes=dtype_class(dtype),
         hosts=self.hosts,
+        seats=self.seats,
         bits=_bits(self, collective, bits),
     )
     choice = selector_of(self, device).choose(asked, pin)

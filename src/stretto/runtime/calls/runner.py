@@ -25,6 +25,7 @@ from stretto.runtime.calls.tuning import tuned_first
 from stretto.runtime.calls.work import CallThread
 from stretto.runtime.choice.bits import bits_in
 from stretto.runtime.choice.measured import Measured
+from stretto.runtime.choice.question import NO_SEATS
 from stretto.runtime.choice.select import Pin, members_of_pin
 from stretto.runtime.choice.selector import Selector
 from stretto.watch import tell_why
@@ -62,6 +63,9 @@ class CallRunner:
         """How many processes there are in the group."""
         self.hosts = settled_hosts(executors.hosts_of(group), group.num_ranks)
         """The host of each rank, numbered as they come; empty: all are on one."""
+        self.seats = NO_SEATS
+        """Where the ranks sit, on a part of the machine that `Elastic` names."""
+        self._places: tuple[int, ...] = ()
         self._group = group
         self._sessions: dict[str, Session] = {}
         self._profiles = profiles or Measured()
@@ -245,9 +249,12 @@ class CallRunner:
         `now`: who they are. A session knows for whom it was renewed last.
         """
         group, is_new = self._group, not self._who
-        said = {} if is_new else {"open": [*self._sessions], **self._profiles.said()}
-        parts = [part for part, _ in group.exchange({"renew": said})]
-        first = next((p["renew"] for p in parts if p["renew"]), {"open": [CPU]})
+        said: dict[str, Any] = {}
+        if not is_new:
+            said = {"open": [*self._sessions], **self._profiles.said()}
+            said |= {"place": self._places[self.rank] if self._places else self.rank}
+        parts = [part["renew"] for part, _ in group.exchange({"renew": said})]
+        first = next((part for part in parts if part), {"open": [CPU]})
         if is_new:
             self._profiles = Measured.of(first)
         goes_on = not is_new
@@ -268,11 +275,15 @@ class CallRunner:
         self._who = tuple(now)
         self.rank, self.num_ranks = group.rank, group.num_ranks
         self.hosts = settled_hosts(executors.hosts_of(group), group.num_ranks)
+        self._sit([part.get("place", -1) for part in parts])
         self._calls.clear()
         self._rows.clear()
         self._aside, self._suspended = [], False
         self._fault = None
         self._choose_table()
+
+    def _sit(self, places: Sequence[int]) -> None:
+        """Take note of where the ranks sit; -1 has come, and takes the first free."""
 
     def _end(self) -> None:
         """Wait for started calls, then give sessions and the group back."""

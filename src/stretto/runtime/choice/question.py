@@ -11,6 +11,9 @@ from stretto.runtime.choice.bits import ANY
 
 FrozenParams: TypeAlias = tuple[tuple[str, object], ...]
 """Parameters as something that can be hashed."""
+Seats: TypeAlias = tuple[str, tuple[int, ...]]
+"""A machine by its name, and the place of each rank on it."""
+NO_SEATS: Seats = ("", ())
 STAGED, ZERO_COPY, ACROSS = "staged", "zero_copy", "across"
 HALF, WHOLE = "half", "whole"
 
@@ -46,6 +49,8 @@ class Question:
     """The class of the element type; nothing where any will do."""
     hosts: tuple[int, ...] = ()
     """The host of each rank; empty: all are on one."""
+    seats: Seats = NO_SEATS
+    """Where ranks sit on a part of a machine; nothing: on all of it, or who knows."""
     beside: bool = False
     """Whether others run beside it: rows that were measured so are about it."""
     bits: str = ANY

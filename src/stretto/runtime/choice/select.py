@@ -31,6 +31,7 @@ from stretto.runtime.choice.question import (
     Question,
 )
 from stretto.runtime.choice.rowrules import RowRule, ranks_in, text_in
+from stretto.runtime.choice.seats import for_seats
 from stretto.runtime.choice.sizes import parse_size
 
 Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | Beside | None
@@ -100,7 +101,8 @@ class Rule:
         """Return whether the row is about such calls."""
         return (
             self.collective == asked.collective
-            and not asked.hosts  # it was measured on one
+            and not asked.hosts  # it was measured on one, and
+            and not asked.seats[1]  # with nobody's place empty
             and (self.memory == asked.memory or self._goes_across(asked))
             and self.beside == asked.beside
             and self.one_way <= asked.one_way
@@ -285,11 +287,12 @@ def candidates(asked: Question) -> Iterator[Choice]:
 def possible(asked: Question) -> Iterator[Choice]:
     """Yield what may serve a call: whether there is such a plan, nobody has asked.
 
-    Over hosts, those first that know them; and no packets of what is large: they cut it
-    into tiles of their own size, of which each waits for the network.
+    Over hosts, those first that know them; and no packets of what is large, nor on a
+    part of a machine: they cut it into tiles of their own size, of which each waits for
+    the network.
     """
-    blocks = _blocks(asked)
-    words = ("packets", "bulk") if _is_small(asked) or not asked.hosts else ("bulk",)
+    blocks, far = _blocks(asked), bool(asked.hosts or asked.seats[1])
+    words = ("packets", "bulk") if _is_small(asked) or not far else ("bulk",)
     schedules = [Schedule(protocol=word, blocks=blocks) for word in words]
     if asked.memory == ZERO_COPY:
         schedules += [
@@ -297,6 +300,7 @@ def possible(asked: Question) -> Iterator[Choice]:
             for direction in ("pull", "push")
         ]
     known = list(algorithms.of(asked.collective, asked.num_ranks))
+    known += list(for_seats(asked, known))
     if asked.hosts:
         known.sort(key=lambda one: not one.knows_hosts)
     for algorithm in known:

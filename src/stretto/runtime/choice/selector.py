@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from stretto import caches, topology
@@ -15,8 +15,9 @@ from stretto.runtime.choice.beside import Beside
 from stretto.runtime.choice.bits import ANY, PAIRS
 from stretto.runtime.choice.kept import KEPT_FROM, are_shipped, kept_at
 from stretto.runtime.choice.plans import plan_of, works
-from stretto.runtime.choice.question import STAGED, Choice, Question
+from stretto.runtime.choice.question import NO_SEATS, STAGED, Choice, Question
 from stretto.runtime.choice.rowrules import RowRule
+from stretto.runtime.choice.seats import machine_at
 from stretto.runtime.choice.select import (
     PACKETS_UP_TO,
     Pin,
@@ -130,13 +131,23 @@ class Selector:
             return next((option for option in some if works(option, asked)), None)
         costs = [
             (self._cost(option, asked), i, option)
-            for i, option in enumerate(candidates(asked))
+            for i, option in enumerate(self._competing(asked))
         ]
         if not costs:
             return None
         if asked.hosts and asked.nbytes > PACKETS_UP_TO * asked.num_ranks:
             return _about_cheapest(costs)
         return min(costs, key=lambda c: c[:2])[2]
+
+    def _competing(self, asked: Question) -> Iterator[Choice]:
+        """Yield what is simulated; on a part of a machine, first what a profile says.
+
+        It was measured with as many ranks, and not with just these.
+        """
+        if asked.seats[1]:
+            told = self._told(replace(asked, seats=NO_SEATS))
+            yield from () if told is None else (told,)
+        yield from candidates(asked)
 
     def _usable(self, option: Choice, asked: Question) -> bool:
         """Return whether the executor runs it here; all ranks' answer alike."""
@@ -149,12 +160,16 @@ class Selector:
 
         plan = plan_of(option, asked)
         try:
-            if asked.hosts:
+            if asked.seats[1]:
+                machine = machine_at(asked.seats)
+            elif asked.hosts:
                 machine = topology.assumed_hosts(self._executor, asked.hosts)
             else:
                 name = topology.assumed(self._executor, asked.num_ranks)
                 machine = topology.load(name)
-            found = sim.simulate(plan, machine, nbytes=asked.nbytes)
+            found = sim.simulate(
+                plan, machine, nbytes=asked.nbytes, ranks=asked.seats[1]
+            )
         except StrettoError:
             return math.inf
         return float(found.time_us)
@@ -201,7 +216,7 @@ def _searched(asked: Question, search: Callable[[], Choice | None]) -> Choice | 
     known = algorithms.of(asked.collective, asked.num_ranks)
     simulated = [one for one in known if one.kernel is None]
     are_few = asked.num_ranks < KEPT_FROM and not asked.hosts
-    if are_few or not are_shipped(simulated):
+    if are_few or asked.seats[1] or not are_shipped(simulated):
         return search()
     path = kept_at("choices", repr(asked), *(one.name for one in simulated))
     text = caches.once(path, lambda: str(search()).encode()).decode()

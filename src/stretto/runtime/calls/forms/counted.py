@@ -116,6 +116,7 @@ def _prepare(
         nbytes=calls.num_ranks * call.counts[0] * storage(call.dtype).itemsize,
         in_place=False,
         dtypes=dtype_class(call.dtype),
+        seats=calls.seats,
     )
     prepare = calls._session(GPU).prepare_counted
     gather = plan_of(_choice(COUNTS), asked)
