@@ -14,19 +14,21 @@ import stretto.torch.elastic as elastic
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 torch.set_num_threads(1)
-def train(rank, kills, store):
+def train(rank, kills, head):
     standby = rank is None
     os.environ["STRETTO_ADDRESS"] = "job"
     os.environ["STRETTO_STANDBY"] = "1" if standby else "0"
     elastic.enable(stretto.Elastic(standby=1))
     dist.init_process_group(
         "stretto", rank=3 if standby else rank, world_size=4,
-        store=dist.FileStore(store if not standby else f"{store}.{os.getpid()}", 4)
-        if not standby else dist.HashStore(),
+        store=dist.HashStore(),
     )
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     torch.manual_seed(0)
-    net = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3)))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(16, 16), torch.nn.Dropout(0.1),
+        torch.nn.Linear(16, 16), torch.nn.Linear(16, head),
+    )
     for layer in net:
         fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
@@ -36,13 +38,26 @@ def train(rank, kills, store):
     for step in elastic.steps(state, number=8):
         real = not elastic.stands_by()
         generation = stretto.torch.communicator().generation if real else -1
+        dies = kills.get(generation, (0, -1, ""))
+        at = dies[2] if dies[:2] == (state.step, dist.get_rank()) else ""
+        def die(where, *given):
+            if at == where:
+                os.kill(os.getpid(), 9)
+        hooks = [
+            net[2].register_forward_pre_hook(lambda *_: die("forward")),
+            net[2].register_full_backward_hook(lambda *_: die("backward")),
+        ]
         x = torch.rand(4, 16)
         loss = net(x).square().mean()
-        if kills.get(generation) == (state.step, dist.get_rank()):
-            os.kill(os.getpid(), 9)
+        die("between")
         opt.zero_grad()
         loss.backward()
+        for hook in hooks:
+            hook.remove()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        die("flag")
         opt.step()
+        die("committed")
         if state.committed:
             losses[state.step] = loss.item()
     whole = sum(float(p.full_tensor().double().sum()) for p in net.parameters())
@@ -51,16 +66,15 @@ def train(rank, kills, store):
 """
 
 
-def run(start, tmp_path, kills=None, standbys=0):
+def run(start, kills=None, standbys=0, head=4):
     """Train; return losses by rank, and what the weights add up to."""
-    where = str(tmp_path / f"store{standbys}")
     every = [*range(4), *[None] * standbys]
-    calls = [f"train({rank}, {kills or {}}, {where!r})\n" for rank in every]
+    calls = [f"train({rank}, {kills or {}}, {head})\n" for rank in every]
     members = [start(TRAIN + call) for call in calls]
     found, sums = {}, set()
     for one in members:
         out, said = one.process.communicate(timeout=250)
-        if one.process.returncode == -9 or not out:
+        if one.process.returncode == -9:
             continue
         assert 0 == one.process.returncode, said
         rank, losses, whole = json.loads(out.splitlines()[-1])
@@ -69,12 +83,21 @@ def run(start, tmp_path, kills=None, standbys=0):
     return found, sums
 
 
-def test_a_replica_of_the_part_gives_its_state(start, tmp_path):
-    """Rank 0 has another part than the standby had played."""
-    expected, sums = run(start, tmp_path)
-    found, again = run(start, tmp_path, {0: (3, 0)}, standbys=1)
+KILLS = {
+    0: (2, 0, "forward"),  # amid the gathering of weights
+    1: (3, 3, "backward"),  # amid the sums of gradients
+    2: (5, 1, "flag"),  # before it says that its own are whole
+}
+
+
+@pytest.mark.parametrize("head", [4, 3, 1], ids=["even", "uneven", "empty"])
+def test_replicas_give_their_state_wherever_a_rank_of_theirs_is_killed(start, head):
+    """Four ranks are two replicas of two parts, of other sizes if uneven."""
+    expected, sums = run(start, head=head)
+    found, again = run(start, KILLS, standbys=3, head=head)
 
     assert {0, 1, 2, 3} == set(found)
+    assert set(range(1, 9)) == set(map(int, found[2]))
     assert sums == again
     assert 1 == len(sums)
     for rank, losses in found.items():

@@ -1,8 +1,7 @@
 """Models that are sharded over a mesh: which part a rank has, and another rank's place.
 
 What FSDP2 and DTensors remember of this process's rank is written anew when it takes a
-place. Parts must be of one size: a tensor that does not divide evenly is refused when
-states are compared.
+place. Where a tensor does not divide evenly, its part may be of another size there.
 """
 
 from __future__ import annotations
@@ -38,6 +37,23 @@ def seat(models: Iterable[Any], rank: int) -> None:
             group = getattr(info, f"{kind}_process_group", None)
             if group is not None:
                 setattr(info, f"{kind}_mesh_rank", group.rank())
+    for one in _sharded(models):
+        _resize(one)
+
+
+def _resize(one: Any) -> None:
+    """Have a parameter's part as long as that of the rank; there is room for any.
+
+    As FSDP2 has them: all are of one length, but for the last, which may be empty.
+    """
+    rank = getattr(one.mesh_info, "shard_mesh_rank", 0)
+    room = one._sharded_param_data.view(one.padded_sharded_param_size)
+    dim, whole = one.fsdp_placement.dim, one._orig_size
+    length = max(0, min(room.size(dim), whole[dim] - rank * room.size(dim)))
+    if length != one.sharded_size[dim]:
+        part = room.narrow(dim, 0, length)
+        one.sharded_size, one.contiguous_sharded_stride = part.size(), part.stride()
+        one.sharded_param._local_tensor = part.detach()
 
 
 def _tensors(models: Iterable[Any]) -> Iterator[Any]:
@@ -63,12 +79,19 @@ def _meshes(models: Iterable[Any]) -> list[Any]:
 
 def _mesh_infos(models: Iterable[Any]) -> Iterator[Any]:
     """Yield what FSDP2 knows of its meshes."""
+    for one in (*_groups(models), *_sharded(models)):
+        infos = one.mesh_info, one.post_forward_mesh_info
+        yield from (info for info in infos if info is not None)
+
+
+def _sharded(models: Iterable[Any]) -> Iterator[Any]:
+    """Yield what FSDP2 knows of each parameter."""
+    for group in _groups(models):
+        yield from group.fsdp_params
+
+
+def _groups(models: Iterable[Any]) -> Iterator[Any]:
     for model in models:
         for module in model.modules():
             state = getattr(module, "_get_fsdp_state", None)
-            groups = getattr(state(), "_fsdp_param_groups", ()) if state else ()
-            for group in groups:
-                infos = [group.mesh_info, group.post_forward_mesh_info]
-                for one in group.fsdp_params:
-                    infos += [one.mesh_info, one.post_forward_mesh_info]
-                yield from (info for info in infos if info is not None)
+            yield from getattr(state(), "_fsdp_param_groups", ()) if state else ()

@@ -162,7 +162,11 @@ class State:
 
     def digest(self) -> str:
         """Return what stands for the model's layout and the batch: alike on all."""
-        kinds = [one for one in self.layout() if one[0].startswith("model.")]
+        kinds = [  # of whole tensors: parts may differ
+            [name, list(t.shape), str(t.dtype)]
+            for one in self.models
+            for name, t in (*one.named_parameters(), *one.named_buffers())
+        ]
         said = json.dumps([kinds, self.batch, self._buckets()])
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
