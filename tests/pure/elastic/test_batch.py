@@ -64,8 +64,7 @@ def test_a_host_waits_longer_with_each_loss_and_is_let_in_again_in_the_end(losse
     for host, after in losses:
         if host == "a":
             lasts = flapping.out_s if row >= flapping.most else flapping.calm_s
-            passed = now + after - last if row else 0.0
-            row = row + 1 if row and passed < lasts else 1
+            row = row + 1 if row and now + after < last + lasts else 1
             last = now + after
         now += after
         flapping.lose(host, now)

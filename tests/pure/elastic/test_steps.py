@@ -28,11 +28,13 @@ class Comm:
     def __init__(self, breaks):
         self.breaks, self.flags = breaks, 0
 
-    def all_reduce(self, x, op):
+    def all_reduce(self, x, op, *, out):
         self.flags += 1
         if self.flags - 1 in self.breaks:
+            out[:] = 7  # whatever a sum that broke has left there
             raise PeerLost("rank 1 died")
-        return x
+        out[:] = x
+        return out
 
 
 class World:

@@ -57,5 +57,5 @@ def agreed_change(least: Iterable[int]) -> int:
 
     0: none, or some have heard of another. All ranks see the same.
     """
-    first, opposite = (int(one) for one in least)
+    first, opposite = least
     return first if first == -opposite else 0

@@ -66,7 +66,10 @@ class Steps:
         self._batches = state.batches(epochs, number)
         self._policy = Planned(part)
         self._sharing = StateSharing(state, part)
-        self._flag = np.zeros(2, np.int32)
+        self._flag, self._mine = np.zeros(2, np.int32), np.zeros(2, np.int32)
+        """The least of all ranks' flags, and this one's."""
+        self._said = 0
+        """Of which change this rank's flag says that it has heard."""
         self._where = OUTSIDE
         self._pending: list[tuple[int, int, Any]] = []
         """Batches since the last commit."""
@@ -94,7 +97,8 @@ class Steps:
                 self._pending.append(one)
                 yield from self._until_committed()
                 # As another rank, among more, or from an earlier step: begin anew.
-                if self._is_thrown_back() or (self._agreed and self._change()):
+                turns = self._agreed or self._sharing.is_thrown_back
+                if turns and (self._is_thrown_back() or self._change()):
                     break
             else:
                 if self._finish():
@@ -170,6 +174,8 @@ class Steps:
             self._sharing.undone = False
 
     def _keep_copies(self) -> None:
+        if not (self.state.copies or self.state.checkpoint_every):
+            return
         try:
             self._sharing.keep_copies()
         except CommunicationError as e:
@@ -179,33 +185,35 @@ class Steps:
 
     def _commit(self, *args: Any, **options: Any) -> Any:
         """Step, if all ranks' gradients are whole; stands for `optimizer.step`."""
-        if self._where == SHADOW:
-            return self._real(*args, **options)
-        if self._where != INSIDE or self.state.committed:
+        if self._where == INSIDE and not self.state.committed:
+            if self.world.fault is None and self._enter():
+                found = self._real(*args, **options)
+                self._advance()
+                return found
+            return self._recover(functools.partial(self._step, *args, **options))
+        if self._where != SHADOW:
             raise MembershipError(
                 "optimizer.step() twice for one batch, or outside of elastic.steps: "
                 "want it once, in the loop"
             )
-        step = functools.partial(self._step, *args, **options)
-        if self.world.fault is None and self._enter():
-            return step()
-        return self._recover(step)
+        return self._real(*args, **options)
 
     def _enter(self) -> bool:
         """Enter the flag; return whether all have."""
         comm, attempt = self.world.comm, self._policy.attempt
         assert comm is not None, "it is a rank"
-        self._flag[:] = flag_of(attempt)
+        if attempt != self._said:
+            self._mine[:], self._said = flag_of(attempt), attempt
         try:
             if self.state.on_gpu:  # what was enqueued has ended, and well
                 torch.cuda.synchronize()
                 comm.check()
             self._where = ENTERED
-            comm.all_reduce(self._flag, "min")
+            comm.all_reduce(self._mine, "min", out=self._flag)
         except CommunicationError as e:
             self.world.absorb(e)
             return False
-        self._agreed = agreed_change(self._flag)
+        self._agreed = agreed_change(self._flag.tolist())
         return True
 
     def _step(self, *args: Any, **options: Any) -> Any:

@@ -66,6 +66,8 @@ class ElasticWorld:
         """Asked there whether a change is to wait until this rank is ready for it."""
         self.on_news: Callable[[Welcome | Abandoned], None] = lambda news: None
         self._shields: list[tuple[Any, Shield]] = []
+        self._is_apart = True
+        """Whether any group's calls are answered here, but for a standby's."""
         self._lock = threading.RLock()
 
     @property
@@ -172,7 +174,7 @@ class ElasticWorld:
         if not self.absorbs:
             return False
         with self._lock:
-            self.fault = self.fault or error
+            self.fault, self._is_apart = self.fault or error, True
             for _, shield in self._shields:
                 shield.is_alone = True
         return True
@@ -196,9 +198,10 @@ class ElasticWorld:
 
     def rejoin(self) -> None:
         """Let all groups' calls be real again."""
-        for _, shield in self._shields:
-            shield.is_alone = shield.comm is None
-        self.fault = None
+        if self._is_apart:
+            self._is_apart, self.fault = False, None
+            for _, shield in self._shields:
+                shield.is_alone = shield.comm is None
 
     def go_on(self, change: Callable[[Communicator], Any]) -> None:
         """Change the ranks, and have all groups go on with them (collective)."""
@@ -224,7 +227,7 @@ class ElasticWorld:
     def let_go(self) -> None:
         """Give this rank's memory and groups back, and stay in the job."""
         assert self.meeting is not None, "it has met"
-        self.meeting.is_held = True
+        self.meeting.is_held = self._is_apart = True
         for _, shield in self._shields:
             shield.is_alone = True
             if shield.comm is not None:
