@@ -127,3 +127,11 @@ def test_communicators_serve_every_verb(tmp_path):
     """As users have it: spawn, tensors, graphs."""
     ranks = str(min(4, gpus()))
     run(tmp_path, "communicator.py", "--ranks", ranks, limit=250)
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.skipif(gpus() < 2, reason="needs two GPUs")
+@pytest.mark.timeout(300)
+def test_a_graph_of_an_earlier_generation_errs_and_does_not_hang(tmp_path):
+    """Its replay is an error soon; calls of the new generation are right."""
+    run(tmp_path, "generations.py", "--seconds", "200", limit=280)

@@ -263,6 +263,10 @@ class Session(Protocol):
     def close(self) -> None:
         """Free everything."""
 
+    def retire(self) -> None:
+        """Free everything, as other ranks follow: no call made for these may hang."""
+        self.close()
+
     def renew(self, kept: Sequence[int | None]) -> bool:
         """Go on with the group's new ranks (collective, newcomers open a session).
 

@@ -310,6 +310,15 @@ class CudaSession(Session):
         ask("cuCtxSynchronize")
         self._saved = []
 
+    def retire(self) -> None:
+        """Free everything; what graphs have of it lies nowhere: a replay faults.
+
+        Else it would write into what the next session gets at the same addresses, and
+        wait there for flags of ranks that are no more.
+        """
+        self.slab.keeps_addresses = True
+        self.close()
+
     def close(self) -> None:
         """Free everything; what still runs is waited for."""
         if self._closed:

@@ -61,7 +61,7 @@ class ElasticRunner(CallRunner):
 
     def _forget_channels(self) -> None:
         for channel in self._channels.values():
-            channel._end()
+            channel._end(retires=True)
         self._channels.clear()
 
     def _serve_renewed(self) -> None:

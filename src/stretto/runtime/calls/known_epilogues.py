@@ -154,10 +154,11 @@ def find_epilogue(
     how = found[0]
     launch: Any = how.launch
     broke, offset_at = how.broke, calls._sessions[GPU].offset_at
+    who = calls._who  # of others nothing is known
     first, *more = zip(how.registered, how.sizes, strict=False)
 
     def again(source: int, target: int, extra: Sequence[Any]) -> bool:
-        if calls._known is not calls._calls:
+        if calls._known is not calls._calls or calls._who is not who:
             return False
         if (offset_at(source, first[1]) is not None) != first[0]:
             return False

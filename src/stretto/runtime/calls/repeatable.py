@@ -62,10 +62,11 @@ def repeated_in_place(
     how, place = found[1], seen[1]
     if how.form.numpy or how.carry is not None or not how.form.in_place:
         return None
+    who = self._who  # of others nothing is known
     launch, broke = how.session.repeated(how.launch, place, place, stream), how.broke
 
     def again(*behind: int) -> bool:
-        if self._known is not self._calls:
+        if self._known is not self._calls or self._who is not who:
             return False
         try:
             return launch(*behind) is not False

@@ -265,14 +265,14 @@ class CallRunner:
                 goes_on &= session.renew(kept)
             else:
                 if session is not None:
-                    self._sessions.pop(name).close()
+                    self._sessions.pop(name).retire()
                 goes_on = False
                 self._session(name)
             self._rosters[name] = tuple(now)
         if not goes_on:
             self._launches.clear()
             self._shared.clear()
-        self._who = tuple(now)
+        self._who = (*now,)  # another object each time: prepared calls know by it
         self.rank, self.num_ranks = group.rank, group.num_ranks
         self.hosts = settled_hosts(executors.hosts_of(group), group.num_ranks)
         self._sit([part.get("place", -1) for part in parts])
@@ -285,8 +285,11 @@ class CallRunner:
     def _sit(self, places: Sequence[int]) -> None:
         """Take note of where the ranks sit; -1 has come, and takes the first free."""
 
-    def _end(self) -> None:
-        """Wait for started calls, then give sessions and the group back."""
+    def _end(self, *, retires: bool = False) -> None:
+        """Wait for started calls, then give sessions and the group back.
+
+        `retires`: other ranks follow.
+        """
         if self._worker is not None:
             self._worker.stop()
         if self._ahead is not None:
@@ -297,7 +300,7 @@ class CallRunner:
         self._launches.clear()
         self._shared.clear()
         for session in self._sessions.values():
-            session.close()
+            (session.retire if retires else session.close)()
         self._sessions.clear()
         self._group.close()
 

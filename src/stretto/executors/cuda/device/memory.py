@@ -42,6 +42,8 @@ class Slab:
         self.nbytes = 0
         self.kept = 0
         """So many bytes from its beginning on are mapped as long as it is open."""
+        self.keeps_addresses = False
+        """Whether nothing is to lie where it lay, for a while, once it is closed."""
         self.is_whole = True
         """Whether all of it is memory, and not given back."""
         self.kind = ""
@@ -65,7 +67,7 @@ class Slab:
         attempt("cuCtxSynchronize")
         for start, nbytes in self._mapped:
             attempt("cuMemUnmap", start, nbytes)
-        for start in self._reserved:
+        for start in _left(self._reserved) if self.keeps_addresses else self._reserved:
             attempt("cuMemAddressFree", start, RANGE_BYTES)
         for start in self._opened:
             attempt("cuIpcCloseMemHandle", start)
@@ -258,6 +260,19 @@ class Slab:
             return int(ask("cuMemExportToShareableHandle", handle, _fd_type(), 0))
         finally:
             ask("cuMemRelease", handle)
+
+
+_MOST_LEFT = 256
+"""Ranges of sessions that have gone: a quarter of what there are addresses for."""
+_gone: list[int] = []
+
+
+def _left(reserved: Sequence[int]) -> list[int]:
+    """Leave ranges reserved, without memory; return which ones to free for them."""
+    _gone.extend(reserved)
+    freed = _gone[:-_MOST_LEFT]
+    del _gone[:-_MOST_LEFT]
+    return freed
 
 
 def open_slab(device: Device, group: Group, nbytes: int, *, kept: int) -> Slab:

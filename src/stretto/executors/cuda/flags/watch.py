@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stretto.compiler.plan import Plan, Wait, spell_step
-from stretto.errors import DeviceError, StrettoError
+from stretto.errors import CommunicatorBroken, DeviceError, StrettoError
 from stretto.executors import Group, who_started
 from stretto.executors.cuda.device.driver import Device, Pinned, api, ask
 from stretto.executors.cuda.flags.testimony import Testimony
@@ -127,6 +127,10 @@ class SessionWatch:
         """Stop the thread and free the record."""
         self._stop.set()
         self._thread.join(timeout=5)
+        self.fault = self.fault or CommunicatorBroken(  # before its memory goes
+            f"rank {self._group.rank}: this call was prepared for ranks that there are "
+            "no more, or its communicator is closed: make it anew"
+        )
         ask("cuStreamDestroy", self._stream)
         self._pinned.close()
 

@@ -36,7 +36,7 @@ def repeat(
             raise second_thread()
         inside[0] = 1
         try:
-            if state[0] or watch.fault is not None:
+            if watch.fault is not None or state[0]:
                 watch.check()
             if event:
                 return behind(event, caller)

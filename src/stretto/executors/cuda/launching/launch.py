@@ -286,7 +286,7 @@ class Launch:
             raise second_thread()
         self._inside[0] = 1  # nothing is called between: no thread comes between
         try:
-            if self._state[0] or self._watch.fault is not None:
+            if self._watch.fault is not None or self._state[0]:
                 self._watch.check()
             # Asked of torch each time: the current stream is the thread's, and changes.
             handle = (
