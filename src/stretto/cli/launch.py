@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--standby", type=int, default=0, metavar="N", help="how many stand by [0]")
     add("--min", type=int, default=0, metavar="N", help="go on with so few [all]")
     add("--max", type=int, default=0, metavar="N", help="grow to so many [all]")
-    add("--machine", default="", help="of `stretto list`: which ranks are where [all]")
+    add("--machine", default="", help="what ranks sit on, of `stretto list` [any]")
     add("--spare", metavar="A[:N]", help="hosts of those who stand by [the last]")
     add("--job", metavar="NAME", help="what it is found by [drawn by lot]")
     add("--ssh", default="ssh -o BatchMode=yes", help="[ssh -o BatchMode=yes]")
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     words = program_of(args)
     for number in (signal.SIGTERM, signal.SIGHUP):  # what it started ends, too
         signal.signal(number, _end_in_order)
-    if args.ranks is not None or args.standby or args.min or args.max:
+    if args.ranks is not None or any((args.standby, args.min, args.max, args.machine)):
         return run_job(_wanted(args, words))
     if args.hosts is None:
         raise CallError(
