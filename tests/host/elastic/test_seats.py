@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.host.elastic.test_changing import JOB
 
-pytestmark = [pytest.mark.host, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.host, pytest.mark.timeout(200)]
 SQUARE = """
 about = "Four ranks in a square, each joined to two"
 kind = "cpu"
@@ -31,6 +31,7 @@ from stretto.program import algorithms
 algorithms._found.cache_clear()  # whom it was forked from has looked already
 """
 CALLS = """
+comm.deadline_s = 80.0
 x = np.full(1 << 18, comm.rank + 1.0, np.float32)
 def summed(comm):
     return float(comm.all_reduce(np.full_like(x, comm.rank + 1.0))[-1])
@@ -39,15 +40,15 @@ def name(comm):
 """
 SHRINK = """
 summed(comm)
-wait_for(lambda: all(comm.ready_for().values()))
+while not all(comm.ready_for().values()):  # modestly: others may be at work
+    time.sleep(0.01)
+comm.barrier()
 sums = [one for one in comm.ready_for()[3].by if one.startswith("all_reduce")]
 say("ready", [one.split(":", 1)[1].split()[0] for one in sums], "|", name(comm))
 until_lost(comm, x)
 comm.shrink()
 say("fewer", name(comm), summed(comm))
-wait_for(lambda: all(comm.ready_for().values()))
-wait_for(lambda: comm.standbys)
-comm.grow(1)
+comm.grow(1, within_s=80)
 say("whole", name(comm), summed(comm))
 comm.close()
 """
