@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 def test_what_cannot_be_compiled_says_why(tmp_path, monkeypatch):
     """No compiler, no headers, a compiler that fails, one that is told to stop."""
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(building, "_loaded", [])
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     assert "no C++ compiler" in building.build()

@@ -134,7 +134,7 @@ def _command(made: Path, source: Path) -> list[str]:
 
 def _run(command: list[str], said: Path, go_on: Callable[[], bool]) -> bool:
     """Return whether a command ended well; what it says is in a file."""
-    with said.open("wb") as file:
+    with caches.private(said) as file:
         running = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -154,11 +154,16 @@ def _run(command: list[str], said: Path, go_on: Callable[[], bool]) -> bool:
 
 
 def _module(data: bytes) -> Any:
-    """Return the module that is in these bytes: what was checked is what is loaded."""
+    """Return the module that is in these bytes: what was checked is what is loaded.
+
+    Their descriptor stays open: libraries are known by name, and the next to have its
+    number would be taken for this one.
+    """
     handle = os.memfd_create("stretto-torch-group", os.MFD_CLOEXEC)
     try:
-        with open(handle, "wb", closefd=False) as file:
-            file.write(data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
         place = f"/proc/self/fd/{handle}"
         loader = importlib.machinery.ExtensionFileLoader("group", place)
         spec = importlib.util.spec_from_loader("group", loader)
@@ -166,6 +171,7 @@ def _module(data: bytes) -> Any:
             raise ImportError(f"no module in {place}")
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-    finally:
+    except BaseException:
         os.close(handle)
+        raise
     return module
