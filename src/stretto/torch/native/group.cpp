@@ -40,8 +40,12 @@ struct Place {
         side(c10::Stream::unpack3(stream, like.device().index(), kGpu)) {}
 
   ~Place() {
-    const py::gil_scoped_acquire lock;
-    again = hear = fail = py::object();
+    if (Py_IsInitialized()) {
+      const py::gil_scoped_acquire lock;
+      again = hear = fail = py::object();
+    } else {  // at the end of the process there is nothing left to give back to
+      again.release(), hear.release(), fail.release();
+    }
   }
 
   bool holds(const at::Tensor& x) const {
