@@ -187,7 +187,7 @@ def crossing(case, proof):
         near = {e: min(t[e] for t in (near, far) if e in t) for e in {*near, *far}}
         shares = [(1 - part, far), (part, near)]
     if proof["apart"]:
-        want(len(counts) == 2, "not all can cross straight")
+        want(len(counts) == 2 and part < 1, "not many can cross straight")
         shares = [(1 - 2 * part + cell, far), (cell, near)]
         ends = (start, last), (first, end)
         shares += [(part - cell, case.closed(*way, inside)) for way in ends]

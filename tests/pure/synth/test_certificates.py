@@ -157,3 +157,16 @@ def test_no_mutated_certificate_proves_more_than_is_done(collective, seed):
         for _ in range(8):
             with pytest.raises(AMISS):
                 check(asked, mutated(chance, term.proof), done * Fraction(1001, 1000))
+
+
+def test_hops_count_apart_where_there_are_several_on_both_sides():
+    """With one source a hop in front is of all there is: nothing follows from it."""
+    links = [(u, v, Fraction(1), Fraction(1))
+             for u, v in itertools.permutations(range(3), 2)]  # fmt: skip
+    asked = {"collective": "all_reduce", "nbytes": 1000, "ranks": 3, "root": 0,
+             "members": (0, 1, 2), "units": [1, 1, 1], "links": links}  # fmt: skip
+    proof = {"kind": "crossing", "nodes": [0], "from": [0], "to": [1, 2],
+             "before": True, "after": True, "apart": True}  # fmt: skip
+
+    with pytest.raises(RefusedError, match="not many can cross"):
+        check(asked, proof, Fraction(1))

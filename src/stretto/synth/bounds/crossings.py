@@ -163,9 +163,10 @@ def _crossings(asked: Asked, ways: Ways, nodes: frozenset[int]) -> Iterator[Cros
         one = [ways.farthest(sources, targets)] if after else targets
         other = [ways.farthest(one, sources, backward=True)] if before else sources
         yield Crossing(nodes=nodes, sources=other, targets=one)
-        both = before and after
-        looked = {(before, after, False), (before, after, both)}
-        for way in looked | {(before, False, False), (False, after, False)}:
+        # one that says no more than another comes behind it, and is dropped
+        looked = [(before, after, False), (before, after, before and after)]
+        looked += [(before, False, False), (False, after, False)]
+        for way in dict.fromkeys(looked):
             if any(way):
                 yield Crossing(
                     nodes=nodes,
