@@ -41,9 +41,8 @@ def run(args: argparse.Namespace) -> int:
             f"more of each"
         )
     if args.parent:
-        signal.signal(
-            signal.SIGTERM, lambda *_: sys.exit(1)
-        )  # what it started ends, too
+        # so that a compiler that it has started ends with it
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         with contextlib.suppress(OSError):
             os.nice(_NICE)
 
