@@ -335,4 +335,3 @@ class CudaSession(Session):
             side.close()
         self.space.close()
         self.slab.close()
-        self._kernels.close()

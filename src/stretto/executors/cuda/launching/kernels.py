@@ -15,11 +15,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any
 
 from stretto.errors import DeviceError, PlanError
 from stretto.executors.cuda.codegen.abi import Kernel
-from stretto.executors.cuda.device.driver import Device, api, ask, attempt
+from stretto.executors.cuda.device.driver import Device, api, ask
 from stretto.executors.cuda.flags.steps import CLOCK_KERNEL, memory_of
 from stretto.executors.cuda.launching.captured import capture_of
 from stretto.fabric.jit import missing
@@ -27,9 +27,14 @@ from stretto.fabric.jit.loading import load as load_compiled
 
 LEGACY = 1
 """The greatest handle of the legacy stream, which cannot be captured."""
-_Shelf: TypeAlias = dict[tuple[int, str], list[Any]]
-_shelves: weakref.WeakKeyDictionary[Any, _Shelf] = weakref.WeakKeyDictionary()
-"""Kernels and how many sessions use them, by GPU and text; a shelf for each driver."""
+_shelves: weakref.WeakKeyDictionary[Any, dict[tuple[int, str], Loaded]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Kernels by GPU and text; a shelf for each driver.
+
+They stay: a graph that was captured launches their code for as long as it is there, and
+a replay without it is no error of CUDA's but the end of the process.
+"""
 TURN = threading.RLock()
 """Whoever loads has it: the others then find what was loaded.
 
@@ -242,31 +247,15 @@ class Kernels:
         key = self._device.ordinal, kernel.digest
         with TURN:
             shelf = _shelves.setdefault(api(), {})
-            entry = shelf.get(key)
-            if entry is None:
+            if key not in shelf:
                 image = compile_kernel(kernel, arch=self._device.arch)
                 clock = b""
                 if kernel.steps:
                     clock = compile_kernel(CLOCK_KERNEL, arch=self._device.arch)
                 with self._quiet():
-                    entry = shelf[key] = [load(self._device, kernel, image), 0]
+                    shelf[key] = load(self._device, kernel, image)
                     if kernel.steps:
                         memory = memory_of(self._device)
-                        memory.attach(entry[0].module)
+                        memory.attach(shelf[key].module)
                         memory.load_clock(clock)
-            entry[1] += 1
-            found: Loaded = entry[0]
-            return found
-
-    def close(self) -> None:
-        """Unload what no other session uses."""
-        with TURN:
-            shelf = _shelves.setdefault(api(), {})
-            for digest in self._mine:
-                key = self._device.ordinal, digest
-                entry = shelf[key]
-                entry[1] -= 1
-                if not entry[1]:
-                    del shelf[key]
-                    attempt("cuModuleUnload", entry[0].module)
-            self._mine.clear()
+            return shelf[key]
