@@ -8,7 +8,8 @@ dispatch after the next: two may be open at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ from stretto.runtime.calls import Communicator
 
 __all__ = ["GpuDispatched", "GpuExperts", "enqueued"]
 
-BLOCKS, THREADS = 32, 512
+MOST_BLOCKS, THREADS = 64, 512
+_SHARE_GPU = "STRETTO_CUDA_SHARE_GPU"
 _TYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -68,11 +70,12 @@ class GpuDispatched:
 
     def tensors(self) -> list[Tensor]:
         """Return what is in memory of PyTorch's."""
-        own = (
-            [self.words] if self.geometry.layout == "rank" else [self.words, self.rows]
-        )
-        has_scales = self.scales is not None and self.geometry.layout != "rank"
-        return [*own, self.scales] if has_scales else own
+        made = [self.words, self.own_ids]
+        if self.geometry.layout != "rank":
+            made.append(self.rows)
+        if self.geometry.layout != "rank" and self.scales is not None:
+            made.append(self.scales)
+        return made if self.own_weights is None else [*made, self.own_weights]
 
     def at(self, name: str) -> int:
         """Return the address of words."""
@@ -123,12 +126,18 @@ class GpuExperts:
     """One rank's channels and kernels for dispatches and combines of a geometry."""
 
     def __init__(
-        self, comm: Communicator, geometry: Geometry, *, blocks: int = BLOCKS,
+        self, comm: Communicator, geometry: Geometry, *, blocks: int | None = None,
         threads: int = THREADS,
     ) -> None:  # fmt: skip
-        """Make memory that peers write, and compile (collective)."""
+        """Make memory that peers write, and compile (collective).
+
+        A call takes so many `blocks`, each a multiprocessor; by default 64, or half of
+        the GPU's where that is less.
+        """
         if why := why_not(geometry):
             raise CallError(f"experts: {why}")
+        if blocks is None:
+            blocks = _usual_blocks()
         self.comm, self.geometry = comm, geometry
         g, m = geometry, PeerPlaces.of(geometry, blocks)
         self.num_local = g.num_local(comm.rank)
@@ -228,7 +237,7 @@ class GpuExperts:
         at = self.words
         self._dispatch(
             DispatchCall.of(
-                self._there.pointer, x.data_ptr(), ids.data_ptr(),
+                self._there.pointer, self._there.epochs, x.data_ptr(), ids.data_ptr(),
                 0 if weights is None else weights.data_ptr(), base + at["slots"],
                 sent.rows.data_ptr(), 0 if scales is None else scales.data_ptr(),
                 base + at["out_ids"], base + at["out_weights"],
@@ -264,12 +273,13 @@ class GpuExperts:
         base, places = sent.words.data_ptr(), self.words
         self._combine(
             CombineCall.of(
-                self._back.pointer, rows.data_ptr(), base + places["sources"],
+                self._back.pointer, self._back.epochs, rows.data_ptr(),
+                base + places["sources"],
                 base + places["out_ids"], 0 if of_tokens else at,
                 base + places["out_places"], base + places["out_tokens"],
                 base + places["slots"], sent.own_ids.data_ptr(),
-                at if of_tokens else 0, out.data_ptr(), self._there.pointer,
-                self._blocks_at, sent.tokens, self.comm.rank,
+                at if of_tokens else 0, out.data_ptr(),
+                self._there.epochs, self._blocks_at, sent.tokens, self.comm.rank,
             )
         )  # fmt: skip
         return out
@@ -327,18 +337,37 @@ class GpuExperts:
         return error if isinstance(error, CallError) else CallError(str(error))
 
 
+def _usual_blocks() -> int:
+    """Return how many multiprocessors a call takes, of ranks that share a GPU fewer."""
+    most = torch.cuda.get_device_properties().multi_processor_count // 2
+    return min(most, MOST_BLOCKS // (2 if os.environ.get(_SHARE_GPU) else 1))
+
+
 def enqueued(engine: GpuExperts, work: Callable[..., Any], *given: Any) -> Any:
     """Enqueue an operation beside the current stream; return what waits for it.
 
-    The host never does: the stream that is current then goes on after it.
+    The host never does: the stream that is current then goes on after it. What is given
+    may be dropped at once: its memory is nobody else's until the operation has ended.
     """
-    with torch.cuda.stream(engine.aside()):
+    side = engine.aside()
+    with torch.cuda.stream(side):
         made = work(*given)
+    for tensor in _tensors(given):
+        tensor.record_stream(side)
 
     def wait() -> Any:
         engine.follow()
-        for one in made.tensors() if isinstance(made, GpuDispatched) else [made]:
-            one.record_stream(torch.cuda.current_stream())
+        for tensor in _tensors([made]):
+            tensor.record_stream(torch.cuda.current_stream())
         return made
 
     return wait
+
+
+def _tensors(several: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield what tensors, and what dispatches brought, have in memory of PyTorch's."""
+    for one in several:
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, GpuDispatched):
+            yield from one.tensors()

@@ -14,12 +14,12 @@ from stretto.experts.geometry import QUANTISERS, Geometry
 from stretto.registry import texts
 
 __all__ = ["BLOCK_WORDS", "OPTIONS", "CombineCall", "DispatchCall", "PeerPlaces",
-           "has_few", "text_of", "why_not"]  # fmt: skip
+           "chunks_of", "has_few", "text_of", "why_not"]  # fmt: skip
 
 _ELEMENTS = {"float32": "Float32", "bfloat16": "BFloat16", "float16": "Float16"}
 _LAYOUTS = {"token": 0, "expert": 1, "rank": 2}
 _PAGE = 256
-MOST_FEW = 128
+MOST_FEW = 64
 """Up to so many tokens of a rank go as packets."""
 _MOST_SHARED = 36 << 10
 """Bytes that a block's tables may take."""
@@ -29,6 +29,8 @@ MOST_EXPERTS = 2048
 OPTIONS = ("--fmad=false",)
 """Sums are CPUs' bit for bit: a product is rounded before it is added."""
 
+_CHUNK = 16
+"""Tokens that a block sends before it says so, where they are many."""
 BLOCK_WORDS = 4
 """Words that each block keeps of its own."""
 
@@ -54,14 +56,14 @@ def _structure(name: str, pointers: str, numbers: str) -> type[_Call]:
 
 DispatchCall = _structure(
     "DispatchCall",
-    "channels x ids weights slots rows scales out_ids out_weights out_places "
+    "channels epochs x ids weights slots rows scales out_ids out_weights out_places "
     "out_tokens counts starts sources blocks",
     "tokens rank locals half",
 )
 CombineCall = _structure(
     "CombineCall",
-    "channels rows sources ids weights places tokens_of slots own_ids own_weights out "
-    "dispatches blocks",
+    "channels epochs rows sources ids weights places tokens_of slots own_ids "
+    "own_weights out dispatches blocks",
     "tokens rank",
 )
 
@@ -82,8 +84,10 @@ class PeerPlaces:
         """Return it for a geometry."""
         in_packets = has_few(g)
         places, half = _laid(_packets(g) if in_packets else _words(g))
-        told = 2 * 16 * g.num_ranks * blocks
+        entered = 2 * 16 * g.num_ranks * blocks
         """A packet of each block of each rank, in two sets."""
+        told = entered * chunks_of(g, blocks)
+        """The same of each chunk of tokens."""
         back = g.num_ranks * g.max_tokens
         if g.order == "k":
             back = g.max_tokens * g.top_k
@@ -93,8 +97,8 @@ class PeerPlaces:
         if not in_packets:
             at |= {"done": 2 * half, "enter": 2 * half + told}
         return cls(
-            at=at, half=half, nbytes=2 * half + 2 * told, back_half=back_half,
-            back_nbytes=2 * back_half + told,
+            at=at, half=half, nbytes=2 * half + told + entered, back_half=back_half,
+            back_nbytes=2 * back_half + entered,
         )  # fmt: skip
 
 
@@ -105,6 +109,14 @@ def has_few(g: Geometry) -> bool:
     return g.max_tokens <= MOST_FEW and shared <= _MOST_SHARED
 
 
+def chunks_of(g: Geometry, blocks: int) -> int:
+    """Return in how many chunks a block sends its tokens."""
+    if has_few(g):
+        return 1
+    tokens = -(-g.max_tokens // blocks)
+    return -(-tokens // _CHUNK)
+
+
 def _words(g: Geometry) -> dict[str, int]:
     """Return the bytes of each part where rows lie as they are."""
     slots, n = g.num_ranks * g.max_tokens, g.num_ranks
@@ -112,15 +124,15 @@ def _words(g: Geometry) -> dict[str, int]:
     return {
         "rows": slots * g.row_bytes, "scales": slots * g.scale_bytes, "ids": choices,
         "numbers": choices, "weights": choices, "tokens": 4 * slots,
-        "totals": 4 * n * (1 + _most_locals(g)),
+        "totals": 16 * n * _most_locals(g), "heads": 16 * 2 * n,
     }  # fmt: skip
 
 
 def _packets(g: Geometry) -> dict[str, int]:
     """Return the bytes of each part where all is packets (packets.cuh)."""
     slots, n, scales = g.num_ranks * g.max_tokens, g.num_ranks, 0
-    if g.quantise:  # those of what a warp has at once are in one
-        scales = -(-g.hidden * g.itemsize // 512)
+    if g.quantise:
+        scales = -(-g.hidden // 256)
     packets = {
         "rows": slots * (g.row_bytes // 8), "scales": slots * scales,
         "choices": slots * g.top_k, "tokens": slots, "totals": n * _most_locals(g),
@@ -158,10 +170,8 @@ def why_not(g: Geometry) -> str:
 def _by_hand(few: bool) -> str:
     """Return what is written by hand, as one text."""
     every = texts("stretto.experts", "kernels", ".cuh")
-    some = (
-        ("packets", "dispatch_few", "combine_few") if few else ("dispatch", "combine")
-    )
-    whole = "".join(every[name] for name in ("places", "laid", *some))
+    some = ("dispatch_few", "combine_few") if few else ("dispatch", "combine")
+    whole = "".join(every[name] for name in ("places", "packets", "laid", *some))
     for name in every:
         whole = whole.replace(f'#include "{name}.cuh"\n', "")
     return whole.replace("#pragma once\n", "")
@@ -178,6 +188,8 @@ def text_of(g: Geometry, blocks: int, threads: int) -> str:
         "MOST_LOCALS": _most_locals(g), "ALIGN": g.align,
         "LAYOUT": _LAYOUTS[g.layout],
     }  # fmt: skip
+    if not has_few(g):
+        names |= {"CHUNK": _CHUNK, "CHUNKS": chunks_of(g, blocks)}
     places = {f"{name.upper()}_AT": at for name, at in m.at.items()}
     places |= {"HALF": m.half, "BACK_HALF": m.back_half}
     flags = {

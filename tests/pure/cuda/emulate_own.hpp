@@ -21,6 +21,11 @@ inline Pair load_pair(const Pair* p) {
   const u64 high = load_relaxed_word(&p->high);
   return {load_relaxed_word(&p->low), high};
 }
+inline Pair load_pair_acquire(const Pair* p) {
+  const Pair v = load_pair(p);
+  fence();
+  return v;
+}
 inline void store_pair(Pair* p, Pair v) {
   store_relaxed_word(&p->high, v.high);
   sched_yield();

@@ -65,6 +65,7 @@ class Emulated:
             for name, array in self.out[r].items():
                 setattr(call, name, array.ctypes.data)
             call.channels = self.there.memory[r].ctypes.data
+            call.epochs = self.there.epochs(r)
             call.x, call.ids = raw[r].ctypes.data, ids[r].ctypes.data
             call.weights = weights[r].ctypes.data
             call.blocks = self.blocks[r].ctypes.data
@@ -97,6 +98,7 @@ class Emulated:
         for r, call in enumerate(calls):
             have = self.out[r]
             call.channels = self.back.memory[r].ctypes.data
+            call.epochs = self.back.epochs(r)
             call.rows, call.out = raw[r].ctypes.data, out[r].ctypes.data
             call.sources, call.ids = (
                 have["sources"].ctypes.data,
@@ -107,7 +109,7 @@ class Emulated:
             call.tokens_of = have["out_tokens"].ctypes.data
             call.slots = have["slots"].ctypes.data
             call.own_ids, call.own_weights = ids[r].ctypes.data, weights[r].ctypes.data
-            call.dispatches = self.there.memory[r].ctypes.data
+            call.dispatches = self.there.epochs(r)
             call.blocks = self.blocks[r].ctypes.data
             call.tokens, call.rank = len(case.xs[r]), r
         self.library.combine(calls, self.n, BLOCKS, THREADS, 0)

@@ -1,5 +1,6 @@
 """Experts on GPUs with all but the GPU: kernels run on this CPU, ranks are threads."""
 
+import contextlib
 import ctypes
 import shutil
 import threading
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from stretto.errors import CallError  # noqa: E402
 from stretto.experts.experts import Experts  # noqa: E402
-from stretto.experts.gpu import GpuExperts  # noqa: E402
+from stretto.experts.gpu import GpuDispatched, GpuExperts, enqueued  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
@@ -50,6 +51,7 @@ class Channels:
         self.handles = world.handles(number, nbytes)
         self.buffer = self.handles.buffers[rank]
         self.pointer = self.handles.memory[rank].ctypes.data
+        self.epochs = self.handles.epochs(rank)
 
     def kernel(self, text, symbol, *, threads, options=()):
         # g++ contracts nothing here; a GPU's compiler does unless it is told.
@@ -163,5 +165,45 @@ def test_parameters_are_as_long_as_the_kernels_think(tmp_path):
     """Fields of Python's structures and of C's."""
     from stretto.experts.texts import CombineCall, DispatchCall
 
-    assert 15 * 8 + 4 * 4 == ctypes.sizeof(DispatchCall)
-    assert 13 * 8 + 2 * 4 == ctypes.sizeof(CombineCall)
+    assert 16 * 8 + 4 * 4 == ctypes.sizeof(DispatchCall)
+    assert 14 * 8 + 2 * 4 == ctypes.sizeof(CombineCall)
+
+
+class Recorded(torch.Tensor):
+    """Tells which streams it was recorded for."""
+
+    def record_stream(self, stream):
+        self.streams = [*getattr(self, "streams", ()), stream]
+
+
+class Side:
+    """As an engine whose operations go on a stream of their own."""
+
+    def aside(self):
+        return "side"
+
+    def follow(self):
+        pass
+
+
+def test_what_is_given_to_a_started_call_is_nobody_elses_until_it_ends(monkeypatch):
+    """Temporaries are freed at once, and PyTorch gives their memory away.
+
+    Then a dispatch read what came there: also of a dispatch that is combined.
+    """
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "current")
+    x, ids, weights, words, rows, scales, out = (
+        torch.zeros(3).as_subclass(Recorded) for _ in range(7)
+    )
+    sent = object.__new__(GpuDispatched)
+    sent.geometry = geometry(RANKS, layout="expert")
+    sent.own_ids, sent.own_weights, sent.words = ids, weights, words
+    sent.rows, sent.scales = rows, scales
+
+    wait = enqueued(Side(), lambda *given: out, x, sent, None)
+
+    given = [x, ids, weights, words, rows, scales]
+    assert [["side"]] * 6 == [one.streams for one in given]
+    assert wait() is out
+    assert ["current"] == out.streams

@@ -7,43 +7,34 @@
 #pragma once
 
 #include "laid.cuh"
-#include "packets.cuh"
 
 namespace stretto {
 
 constexpr u32 LANE_VECS = 1;  // of a part, which a warp has at once
+constexpr u64 BACK_ROW = 2 * VECS;  // packets
 constexpr u32 PART = 32 * LANE_VECS, PARTS = (VECS + PART - 1) / PART;
 
 struct CombineShared {
-  Peers peers;
-  u32 ends[RANKS];
   int lines[WARPS * CHOICES];
   u32 words[WARPS * CHOICES];
 };
 
-// A vector to line `line` of a peer.
-__device__ __forceinline__ void put_vec(u64 to, u64 line, u32 index, const Vec& v,
-                                        u64 mark) {
-  const u64 row = line * (2 * VECS);
-  put(to, row + index, v.x | static_cast<u64>(v.y) << 32, mark);
-  put(to, row + VECS + index, v.z | static_cast<u64>(v.w) << 32, mark);
-}
-
 __device__ __forceinline__ void send_back(const CombineCall& call, CombineShared& s,
-                                          u64 mark) {
+                                          const MemoryChannel* mine, const u32* rows,
+                                          u64 half, u64 mark) {
   constexpr u32 many = CHOICES < 8 ? CHOICES : 8;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const u32 units = s.ends[RANKS - 1] * PARTS;
+  const u32 units = all_rows(rows) * PARTS;
   const Kept kept{s.lines + warp * CHOICES, s.words + warp * CHOICES};
   for (u32 u = warp * BLOCKS + blockIdx.x; u < units; u += WARPS * BLOCKS) {
-    const Came row = came(s.ends, u / PARTS);
+    const Came row = came(rows, u / PARTS);
     const u32 start = u % PARTS * PART + lane;
-    const u64 back = s.peers.to[row.source], line = call.rank * MAX_TOKENS + row.slot;
+    const u64 back = mine[row.source].remote + half, line = call.rank * MAX_TOKENS + row.slot;
     if constexpr (LAYOUT != BY_EXPERT) {
       const int from = static_cast<int>(row.line);
       take_lines<1, LANE_VECS, false>(
           call.rows, &from, 1, start,
-          [&](u32, u32 k, const Vec& v) { put_vec(back, line, start + 32 * k, v, mark); });
+          [&](u32, u32 k, const Vec& v) { put_vec(back, line * BACK_ROW, VECS, start + 32 * k, v, mark); });
     } else if constexpr (!ORDER_K) {
       float total[LANE_VECS][Element::lanes] = {};
       const u32 count = keep_choices(kept, call, row);
@@ -51,14 +42,14 @@ __device__ __forceinline__ void send_back(const CombineCall& call, CombineShared
 #pragma unroll
       for (u32 k = 0; k < LANE_VECS; ++k) {
         if (start + 32 * k >= VECS) continue;
-        put_vec(back, line, start + 32 * k, Element::pack(total[k]), mark);
+        put_vec(back, line * BACK_ROW, VECS, start + 32 * k, Element::pack(total[k]), mark);
       }
     } else {
       const u64 first = u64(call.tokens_of[row.line]) * CHOICES;
       const u32 count = keep_choices(kept, call, row);
       take_lines<many, LANE_VECS, false>(
           call.rows, kept.lines, count, start, [&](u32 j, u32 k, const Vec& v) {
-            put_vec(back, first + kept.words[j], start + 32 * k, v, mark);
+            put_vec(back, (first + kept.words[j]) * BACK_ROW, VECS, start + 32 * k, v, mark);
           });
     }
   }
@@ -81,7 +72,7 @@ struct Back {
   __device__ __forceinline__ u64 row_of(u32 t, u32 first, u32 i) const {
     const u64 line = ORDER_K ? u64(t) * CHOICES + first + i
                              : (first + i) * u64(MAX_TOKENS) + found[i];
-    return line * (2 * VECS);
+    return line * BACK_ROW;
   }
   __device__ __forceinline__ u32 peer_of(u32 first, u32 i) const {
     return ORDER_K ? owner_of(static_cast<u32>(found[i])) : first + i;
@@ -98,18 +89,16 @@ __device__ __forceinline__ bool sum_up(const CombineCall& call, const Inboxes& f
     const u32 t = u / PARTS, start = u % PARTS * PART + lane;
     float total[LANE_VECS][Element::lanes] = {};
     for (u32 first = 0; first < BACK; first += SOME) {
-      Pair seen[SOME][LANE_VECS][2];
+      Coming seen[SOME][LANE_VECS];
       if (first != 0 || u >= WARPS * BLOCKS) back.find(call, t, first);
 #pragma unroll
       for (u32 i = 0; i < SOME; ++i) {
         if (back.found[i] < 0) continue;
         const Inbox inbox = from.of(back.peer_of(first, i), 0);
-        const u64 row = back.row_of(t, first, i);
 #pragma unroll
         for (u32 k = 0; k < LANE_VECS; ++k) {
           if (start + 32 * k >= VECS) continue;
-          seen[i][k][0] = inbox.look(row + start + 32 * k);
-          seen[i][k][1] = inbox.look(row + VECS + start + 32 * k);
+          seen[i][k].look(inbox, back.row_of(t, first, i), VECS, start + 32 * k);
         }
       }
 #pragma unroll
@@ -123,13 +112,8 @@ __device__ __forceinline__ bool sum_up(const CombineCall& call, const Inboxes& f
 #pragma unroll
         for (u32 k = 0; k < LANE_VECS; ++k) {
           if (start + 32 * k >= VECS) continue;
-          const u64 at = back.row_of(t, first, i) + start + 32 * k;
-          const u64 low = inbox.take(seen[i][k][0], at, ok, 2);
-          const u64 high = inbox.take(seen[i][k][1], at + VECS, ok, 2);
-          add_vec(total[k],
-                  Vec{static_cast<u32>(low), static_cast<u32>(low >> 32),
-                      static_cast<u32>(high), static_cast<u32>(high >> 32)},
-                  weight);
+          const u64 row = back.row_of(t, first, i);
+          add_vec(total[k], seen[i][k].take(inbox, row, VECS, start + 32 * k, ok), weight);
         }
       }
     }
@@ -145,31 +129,27 @@ __device__ __forceinline__ bool sum_up(const CombineCall& call, const Inboxes& f
 
 __device__ __forceinline__ void combine_rows(const CombineCall& call, CombineShared& s) {
   const MemoryChannel* mine = call.channels + blockIdx.x * RANKS;
-  const u64 epoch = mine[call.rank].epoch(), half = (epoch & 1) * BACK_HALF;
+  const u64 epoch = call.epochs[blockIdx.x] + 1, half = (epoch & 1) * BACK_HALF;
   const u32 flag = static_cast<u32>(epoch);
   const u64 mark = static_cast<u64>(flag) << 32;
   const u64 heard = BACK_DONE_AT + (epoch & 1) * PACKETS;
   Back back;
   back.find(call, (threadIdx.x / 32 * BLOCKS + blockIdx.x) / PARTS, 0);
+  u32 rows[RANKS];  // that came of each
+#pragma unroll
+  for (u32 q = 0; q < RANKS; ++q) rows[q] = static_cast<u32>(call.sources[q]);
   if (threadIdx.x < RANKS) {
-    s.ends[threadIdx.x] = static_cast<u32>(call.sources[threadIdx.x]);
     mine[threadIdx.x].put_packet(heard, call.rank * BLOCKS + blockIdx.x, 0, flag);
   }
-  find_peers(s.peers, mine, half);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (u32 q = 1; q < RANKS; ++q) s.ends[q] += s.ends[q - 1];
-  }
-  __syncthreads();
-  send_back(call, s, mark);
-  bool ok = sum_up(call, {mine, s.peers.here, half, flag}, back);
+  send_back(call, s, mine, rows, half, mark);
+  bool ok = sum_up(call, {mine, mine[call.rank].local + half, half, flag}, back);
   if (threadIdx.x < RANKS && ok) {
     u64 none = 0;
     const u64 at = threadIdx.x * BLOCKS + blockIdx.x;
     ok = mine[threadIdx.x].read_packet(heard, at, flag, none, 3);
   }
   if (!__syncthreads_and(ok)) return;
-  if (threadIdx.x == 0) mine[call.rank].end_call();
+  if (threadIdx.x == 0) call.epochs[blockIdx.x] = epoch;
 }
 
 }  // namespace stretto

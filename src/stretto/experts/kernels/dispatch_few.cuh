@@ -2,18 +2,28 @@
 //
 // Who chose an expert, and who goes to a rank, are bits of tokens: what stands before a
 // token is a number of bits. Warps send parts of rows, then take parts of the rows that
-// came, each as soon as it is there.
+// came, each as soon as it is there. What is short is what counts here: a warp has as
+// little as there is to do, words are sent by warps that have no rows, and what is loaded
+// first depends on nothing.
 #pragma once
 
 #include "laid.cuh"
-#include "packets.cuh"
 
 namespace stretto {
 
 constexpr u32 MASKS = (MAX_TOKENS + 31) / 32;
-constexpr u32 ROW_PACKETS = (QUANTISED ? HIDDEN : HIDDEN * Element::size) / 8;
-constexpr int SCALE_PACKETS = QUANTISED ? (VECS + 31) / 32 : 0;  // of a warp's vectors
-constexpr u32 LANE_GROUPS = 32 * Element::lanes / 128;  // scales of a warp's vectors
+constexpr u32 ROW_PACKETS = 2 * ROW_VECS;
+constexpr int SCALE_PACKETS = (GROUPS + 1) / 2;  // two scales in each
+constexpr u32 OF_WARP = 32;  // vectors that a warp has one a lane
+// How many of those a warp has at once, where there are so many in all.
+constexpr u32 at_once(u32 many) {
+  return many <= WARPS * BLOCKS ? 1 : many <= 2 * WARPS * BLOCKS ? 2 : 4;
+}
+constexpr u32 parts_of(u32 many, u32 each) { return (many + each - 1) / each; }
+constexpr u32 SENT = at_once(MAX_TOKENS * parts_of(ROW_VECS, OF_WARP));
+constexpr u32 SENT_PARTS = parts_of(ROW_VECS, SENT * OF_WARP);  // of a row
+constexpr u32 TAKEN = at_once(SLOTS * parts_of(ROW_VECS, OF_WARP));
+constexpr u32 TAKEN_PARTS = parts_of(ROW_VECS, TAKEN * OF_WARP);
 constexpr u32 LOCAL_BITS = 11;  // of a local expert's number; places follow
 
 struct DispatchShared {
@@ -24,9 +34,9 @@ struct DispatchShared {
   float weights[MAX_TOKENS * CHOICES];
   u32 bad;    // the first choice that is no expert
   u32 twice;  // whether a token chose an expert twice
-  u32 ends[RANKS];
+  u32 rows[RANKS];  // that came of each
   u32 totals[MOST_LOCALS];
-  u32 groups[MOST_LOCALS / 16 + 1];
+  u32 groups[WARPS];
   u32 base[RANKS * MOST_LOCALS];  // where each rank's rows of an expert begin
   u32 places[WARPS * CHOICES];
 };
@@ -45,17 +55,31 @@ __device__ __forceinline__ bool has_bit(const u32* masks, u32 t) {
   return masks[t / 32] >> t % 32 & 1;
 }
 
-// Who chose what, of all tokens.
-__device__ __forceinline__ void count_all(const DispatchCall& call, DispatchShared& s) {
+// A thread's choice, loaded before anything else.
+struct Choice {
+  i64 id;
+  float weight;
+
+  __device__ __forceinline__ void load(const DispatchCall& call, u32 i) {
+    if (i >= call.tokens * CHOICES) return;
+    id = call.ids[i];
+    weight = call.weights == nullptr ? 1.0f : call.weights[i];
+  }
+};
+
+// Who chose what, of all tokens; `choice` is this thread's first, `to` a peer's memory.
+__device__ __forceinline__ void count_all(const DispatchCall& call, DispatchShared& s,
+                                          Choice choice, u64 to) {
   for (u32 i = threadIdx.x; i < EXPERTS * MASKS; i += THREADS) s.takes[i] = 0;
   if (threadIdx.x < RANKS * MASKS) s.goes[threadIdx.x] = 0;
   if (threadIdx.x == 0) s.bad = NOBODYS, s.twice = 0;
-  __syncthreads();
+  __syncthreads();  // nobody waits for what is being loaded
+  if (threadIdx.x < RANKS) s.peers.to[threadIdx.x] = to;
   for (u32 i = threadIdx.x; i < call.tokens * CHOICES; i += THREADS) {
-    const i64 id = call.ids[i];
-    const float weight = call.weights == nullptr ? 1.0f : call.weights[i];
+    if (i != threadIdx.x) choice.load(call, i);
+    const i64 id = choice.id;
     const bool is_expert = id >= 0 && id < EXPERTS;
-    s.weights[i] = weight;
+    s.weights[i] = choice.weight;
     s.chosen[i] = is_expert ? static_cast<int>(id) : -1;
     if (id < -1 || id >= EXPERTS) atomicMin(&s.bad, i);
     if (!is_expert) continue;
@@ -74,16 +98,19 @@ __device__ __forceinline__ u32 chosen_before(const DispatchShared& s, u32 e, u32
   return count;
 }
 
-// Choices, rows and totals: what rows are, and where they are to lie.
+// Choices and tokens: what rows are. By the last warps first, which have the fewest rows.
 __device__ __forceinline__ void send_words(const DispatchCall& call,
                                            const DispatchShared& s, u64 mark) {
-  const u32 tokens = call.tokens;
+  const u32 tokens = call.tokens, thread = THREADS - 1 - threadIdx.x;
   const u32 many = tokens * RANKS * CHOICES;
-  for (u32 u = threadIdx.x * BLOCKS + blockIdx.x; u < many; u += THREADS * BLOCKS) {
+  for (u32 u = thread * BLOCKS + blockIdx.x; u < many; u += THREADS * BLOCKS) {
     const u32 j = u % CHOICES, q = u / CHOICES % RANKS, t = u / CHOICES / RANKS;
     const u32* goes = s.goes + q * MASKS;
-    if (!has_bit(goes, t)) continue;
-    const u64 line = call.rank * MAX_TOKENS + bits_before(goes, t);
+    const bool is_sent = has_bit(goes, t);
+    const u32 slot = bits_before(goes, t);
+    if (j == 0) call.slots[t * RANKS + q] = is_sent ? static_cast<int>(slot) : -1;
+    if (!is_sent) continue;
+    const u64 line = call.rank * MAX_TOKENS + slot;
     const u32 i = t * CHOICES + j;
     const int e = s.chosen[i];
     u32 choice = NOBODYS;
@@ -94,103 +121,50 @@ __device__ __forceinline__ void send_words(const DispatchCall& call,
         choice | static_cast<u64>(as_bits(s.weights[i])) << 32, mark);
     if (j == 0) put(s.peers.to[q] + TOKENS_AT, line, t, mark);
   }
-  if (blockIdx.x != BLOCKS - 1) return;
-  for (u32 i = threadIdx.x; i < EXPERTS + RANKS; i += THREADS) {
-    if (i < EXPERTS) {
-      put(s.peers.to[owner_of(i)] + TOTALS_AT, call.rank * MOST_LOCALS + local_of(i),
-          chosen_before(s, i, tokens * CHOICES), mark);
-      continue;
-    }
-    const u32 q = i - EXPERTS;
-    const u64 rows = bits_before(s.goes + q * MASKS, tokens);
-    const u64 to = s.peers.to[q] + HEADS_AT, at = call.rank * 2;
-    const u64 bad = s.bad == NOBODYS ? 0 : s.bad + 1;
-    put(to, at, rows | bad << 32, mark);
-    if (bad != 0) put(to, at + 1, static_cast<u64>(call.ids[s.bad]), mark);
-  }
 }
 
 // Parts of rows; the first was loaded before anything was counted.
 struct Part {
-  Vec v[PIECES];
+  Item items[SENT];
 
   __device__ __forceinline__ void load(const DispatchCall& call, u32 u) {
-    const u32 start = u % SEGMENTS * SEGMENT + threadIdx.x % 32;
-    const Vec* from = call.x + u / SEGMENTS * u64(VECS) + start;
+    const u32 start = u % SENT_PARTS * SENT * OF_WARP + threadIdx.x % 32;
+    const Vec* row = call.x + u / SENT_PARTS * u64(VECS);
 #pragma unroll
-    for (u32 k = 0; k < PIECES; ++k) {
-      v[k] = Vec{0, 0, 0, 0};
-      if (u < call.tokens * SEGMENTS && start + 32 * k < VECS) v[k] = load_plain(from + 32 * k);
+    for (u32 k = 0; k < SENT; ++k) {
+      const u32 index = start + 32 * k;
+      items[k].load(row, index, u < call.tokens * SENT_PARTS && index < ROW_VECS);
     }
   }
 
   __device__ __forceinline__ void send(const DispatchCall& call, const DispatchShared& s,
                                        u32 u, u64 mark) const {
-    const u32 t = u / SEGMENTS, lane = threadIdx.x % 32;
+    const u32 t = u / SENT_PARTS, start = u % SENT_PARTS * SENT * OF_WARP + threadIdx.x % 32;
+    Vec made[SENT];
+    float scales[SENT] = {}, others[SENT] = {};
 #pragma unroll
-    for (u32 k = 0; k < PIECES; ++k) {
-      const u32 first = u % SEGMENTS * SEGMENT + 32 * k, index = first + lane;
-      u32 words[2] = {0, 0};
-      float scale = 0, other = 0;
-      if constexpr (QUANTISED) {
-        scale = quantise_vec(v[k], words);
-        if constexpr (LANE_GROUPS == 2) other = __shfl_xor_sync(0xffffffffu, scale, 16);
-      }
-      for (u32 q = 0; q < RANKS; ++q) {
-        const u32* goes = s.goes + q * MASKS;
-        if (!has_bit(goes, t) || first >= VECS) continue;
-        const u64 line = call.rank * MAX_TOKENS + bits_before(goes, t);
-        const u64 to = s.peers.to[q] + ROWS_AT, row = line * ROW_PACKETS;
-        if constexpr (!QUANTISED) {
-          if (index < VECS) {
-            put(to, row + index, v[k].x | static_cast<u64>(v[k].y) << 32, mark);
-            put(to, row + VECS + index, v[k].z | static_cast<u64>(v[k].w) << 32, mark);
-          }
-        } else if constexpr (Element::lanes == 8) {
-          if (index < VECS) {
-            put(to, row + index, words[0] | static_cast<u64>(words[1]) << 32, mark);
-          }
-        } else {  // two lanes have a packet
-          const float next = __shfl_xor_sync(0xffffffffu, as_float(words[0]), 1);
-          if (index < VECS && lane % 2 == 0) {
-            put(to, row + index / 2, words[0] | static_cast<u64>(as_bits(next)) << 32, mark);
-          }
-        }
-        if (QUANTISED && lane == 0) {
-          put(s.peers.to[q] + SCALES_AT, line * u32(SCALE_PACKETS) + first / 32,
-              as_bits(scale) | static_cast<u64>(as_bits(other)) << 32, mark);
+    for (u32 k = 0; k < SENT; ++k) {
+      made[k] = items[k].made(scales[k]);
+      if (QUANTISED) others[k] = __shfl_xor_sync(0xffffffffu, scales[k], 8);
+    }
+#pragma unroll
+    for (u32 q = 0; q < RANKS; ++q) {
+      const u32* goes = s.goes + q * MASKS;
+      if (!has_bit(goes, t)) continue;
+      const u64 line = call.rank * MAX_TOKENS + bits_before(goes, t), to = s.peers.to[q];
+#pragma unroll
+      for (u32 k = 0; k < SENT; ++k) {
+        const u32 index = start + 32 * k;
+        if (index >= ROW_VECS) continue;
+        put_vec(to + ROWS_AT, line * ROW_PACKETS, ROW_VECS, index, made[k], mark);
+        if (QUANTISED && index % 16 == 0) {
+          put(to + SCALES_AT, line * u32(SCALE_PACKETS) + index / 16,
+              as_bits(scales[k]) | static_cast<u64>(as_bits(others[k])) << 32, mark);
         }
       }
     }
   }
 };
-
-// How many rows came of each rank, and how many of each expert; false: leave.
-__device__ __forceinline__ bool hear_totals(const DispatchCall& call, DispatchShared& s,
-                                            const Inboxes& from) {
-  bool ok = true;
-  if (threadIdx.x >= THREADS - RANKS) {
-    const u32 q = THREADS - 1 - threadIdx.x;
-    const Inbox inbox = from.of(q, HEADS_AT);
-    const u64 head = inbox.take(inbox.look(q * 2), q * 2, ok, 1);
-    s.ends[q] = static_cast<u32>(head);
-    if (ok && head >> 32 != 0) {
-      const i64 id = inbox.take(inbox.look(q * 2 + 1), q * 2 + 1, ok, 1);
-      const MemoryChannel& peer = inbox.from;
-      ok = channel_gave_up(*peer.home, peer.rank, peer.peer, A_CHOICE,
-                           static_cast<int>((head >> 32) - 1), static_cast<u64>(id),
-                           EXPERTS);
-    }
-  }
-  if (LAYOUT == BY_EXPERT || blockIdx.x == 0) {
-    for (u32 i = threadIdx.x; i < RANKS * call.locals; i += THREADS) {
-      const u32 q = i / call.locals, at = q * MOST_LOCALS + i % call.locals;
-      const Inbox inbox = from.of(q, TOTALS_AT);
-      s.base[at] = static_cast<u32>(inbox.take(inbox.look(at), at, ok, 1));
-    }
-  }
-  return __syncthreads_and(ok);
-}
 
 // Packets of a row by the lanes of a warp; each lane's first is looked at beforehand.
 struct OfRow {
@@ -238,72 +212,38 @@ __device__ __forceinline__ void take_choices(const DispatchCall& call, DispatchS
 // Scales of a row, to a line of the output.
 __device__ __forceinline__ void store_scales(const DispatchCall& call, u64 to, u32 i,
                                              u64 value) {
-  float* out = call.scales + to * GROUPS + i * LANE_GROUPS;
+  float* out = call.scales + to * GROUPS + i * 2;
   out[0] = as_float(static_cast<u32>(value));
-  if (LANE_GROUPS == 2 && int(i * 2 + 1) < GROUPS) out[1] = as_float(static_cast<u32>(value >> 32));
+  if (int(i * 2 + 1) < GROUPS) out[1] = as_float(static_cast<u32>(value >> 32));
 }
 
-// A part of a row that came: of its bytes, as many as a lane has in packets.
-struct ComingPart {
-  static constexpr u32 per = QUANTISED ? 1 : 2;  // packets of an item
-  static constexpr u32 items = ROW_PACKETS / per;
-  Pair seen[PIECES][per];
-
-  __device__ __forceinline__ void look(const Inbox& rows, u64 row, u32 start) {
+// A part of a row that came, to a line of the output.
+__device__ __forceinline__ void store_part(const DispatchCall& call, u64 line, u32 start,
+                                           const Vec (&found)[TAKEN]) {
+  Vec* out = reinterpret_cast<Vec*>(call.rows) + line * ROW_VECS;
 #pragma unroll
-    for (u32 k = 0; k < PIECES; ++k) {
-#pragma unroll
-      for (u32 h = 0; h < per; ++h) {
-        const u32 i = start + 32 * k;
-        if (i < items) seen[k][h] = rows.look(row + h * items + i);
-      }
-    }
+  for (u32 k = 0; k < TAKEN; ++k) {
+    if (start + 32 * k < ROW_VECS) store_plain(out + start + 32 * k, found[k]);
   }
-  __device__ __forceinline__ void take(const Inbox& rows, u64 row, u32 start,
-                                       u64 (&found)[PIECES][per], bool& ok) const {
-#pragma unroll
-    for (u32 k = 0; k < PIECES; ++k) {
-#pragma unroll
-      for (u32 h = 0; h < per; ++h) {
-        const u32 i = start + 32 * k;
-        if (i < items) found[k][h] = rows.take(seen[k][h], row + h * items + i, ok, 2);
-      }
-    }
-  }
-  __device__ __forceinline__ static void store(const DispatchCall& call, u64 line,
-                                               u32 start,
-                                               const u64 (&found)[PIECES][per]) {
-    u8* out = call.rows + line * (ROW_PACKETS * 8);
-#pragma unroll
-    for (u32 k = 0; k < PIECES; ++k) {
-      const u32 i = start + 32 * k;
-      if (i >= items) continue;
-      if constexpr (per == 1) {
-        reinterpret_cast<u64*>(out)[i] = found[k][0];
-      } else {
-        const Vec v{static_cast<u32>(found[k][0]), static_cast<u32>(found[k][0] >> 32),
-                    static_cast<u32>(found[k][1]), static_cast<u32>(found[k][1] >> 32)};
-        store_plain(reinterpret_cast<Vec*>(out) + i, v);
-      }
-    }
-  }
-};
+}
 
 // Everything that came, as the layout says, each part as soon as it is there.
 __device__ __forceinline__ bool take_rows(const DispatchCall& call, DispatchShared& s,
                                           const Inboxes& from) {
-  constexpr u32 parts = (ComingPart::items + SEGMENT - 1) / SEGMENT;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const u32 units = s.ends[RANKS - 1] * parts;
+  const u32 units = all_rows(s.rows) * TAKEN_PARTS;
   bool ok = true;
   for (u32 u = warp * BLOCKS + blockIdx.x; u < units; u += WARPS * BLOCKS) {
-    const Came row = came(s.ends, u / parts);
+    const Came row = came(s.rows, u / TAKEN_PARTS);
     const Inbox rows = from.of(row.source, ROWS_AT);
-    const u64 line = row.source * MAX_TOKENS + row.slot;
-    const u32 start = u % parts * SEGMENT + lane;
-    const bool tells = u % parts == 0;
-    ComingPart part;
-    part.look(rows, line * ROW_PACKETS, start);
+    const u64 line = row.source * MAX_TOKENS + row.slot, at = line * ROW_PACKETS;
+    const u32 start = u % TAKEN_PARTS * TAKEN * OF_WARP + lane;
+    const bool tells = u % TAKEN_PARTS == 0;
+    Coming part[TAKEN];
+#pragma unroll
+    for (u32 k = 0; k < TAKEN; ++k) {
+      if (start + 32 * k < ROW_VECS) part[k].look(rows, at, ROW_VECS, start + 32 * k);
+    }
     const OfRow choices(from.of(row.source, CHOICES_AT), line * CHOICES, CHOICES,
                         LAYOUT == BY_EXPERT || tells);
     const OfRow token(from.of(row.source, TOKENS_AT), line, 1, tells);
@@ -311,15 +251,19 @@ __device__ __forceinline__ bool take_rows(const DispatchCall& call, DispatchShar
                        u32(SCALE_PACKETS), QUANTISED && tells);
     take_choices(call, s, choices, row, tells, ok);
     token.each(ok, [&](u32, u64 value) { call.out_tokens[row.line] = static_cast<int>(value); });
-    u64 found[PIECES][ComingPart::per];
-    part.take(rows, line * ROW_PACKETS, start, found, ok);
+    Vec found[TAKEN];
+#pragma unroll
+    for (u32 k = 0; k < TAKEN; ++k) {
+      if (start + 32 * k >= ROW_VECS) continue;
+      found[k] = part[k].take(rows, at, ROW_VECS, start + 32 * k, ok);
+    }
     if constexpr (LAYOUT != BY_EXPERT) {
-      ComingPart::store(call, row.line, start, found);
+      store_part(call, row.line, start, found);
       scales.each(ok, [&](u32 i, u64 value) { store_scales(call, row.line, i, value); });
     } else {
       const u32* places = s.places + warp * CHOICES;
       for (u32 j = 0; j < CHOICES; ++j) {
-        if (places[j] != NOBODYS) ComingPart::store(call, places[j], start, found);
+        if (places[j] != NOBODYS) store_part(call, places[j], start, found);
       }
       scales.each(ok, [&](u32 i, u64 value) {
         for (u32 j = 0; j < CHOICES; ++j) {
@@ -335,32 +279,34 @@ __device__ __forceinline__ bool take_rows(const DispatchCall& call, DispatchShar
 __device__ __forceinline__ void dispatch_rows(const DispatchCall& call,
                                               DispatchShared& s) {
   const MemoryChannel* mine = call.channels + blockIdx.x * RANKS;
-  const u64 epoch = mine[call.rank].epoch(), half = (epoch & 1) * HALF;
+  const u64 epoch = call.epochs[blockIdx.x] + 1, half = (epoch & 1) * HALF;
   const u32 flag = static_cast<u32>(epoch), warp = threadIdx.x / 32;
   const u64 mark = static_cast<u64>(flag) << 32;
   u32 u = warp * BLOCKS + blockIdx.x;
+  Choice choice{-1, 1.0f};
+  choice.load(call, threadIdx.x);
   Part part;
   part.load(call, u);
-  find_peers(s.peers, mine, half);
-  count_all(call, s);
-  for (; u < call.tokens * SEGMENTS; u += WARPS * BLOCKS) {
+  const u64 to = threadIdx.x < RANKS ? mine[threadIdx.x].remote + half : 0;
+  count_all(call, s, choice, to);
+  if (blockIdx.x == BLOCKS - 1) {
+    const u32 tokens = call.tokens;
+    tell_totals(
+        call, s.peers, mark, s.bad,
+        [&](u32 e) { return chosen_before(s, e, tokens * CHOICES); },
+        [&](u32 q) { return bits_before(s.goes + q * MASKS, tokens); });
+  }
+  for (; u < call.tokens * SENT_PARTS; u += WARPS * BLOCKS) {
     part.send(call, s, u, mark);
     part.load(call, u + WARPS * BLOCKS);
   }
   send_words(call, s, mark);
-  for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < call.tokens * RANKS;
-       i += BLOCKS * THREADS) {
-    const u32* goes = s.goes + i % RANKS * MASKS;
-    const u32 t = i / RANKS;
-    call.slots[i] = has_bit(goes, t) ? static_cast<int>(bits_before(goes, t)) : -1;
-  }
-  const Inboxes from{mine, s.peers.here, half, flag};
+  const Inboxes from{mine, mine[call.rank].local + half, half, flag};
   if (!hear_totals(call, s, from)) return;
-  place_rows(call, s);
   const bool ok = take_rows(call, s, from);
   fill_up(call, s);
   if (!__syncthreads_and(ok)) return;
-  if (threadIdx.x == 0) mine[call.rank].end_call();
+  if (threadIdx.x == 0) call.epochs[blockIdx.x] = epoch;
 }
 
 }  // namespace stretto

@@ -1,12 +1,13 @@
 // laid.cuh -- what kernels of few and of many tokens share: parameters, fp8, places.
 #pragma once
 
-#include "places.cuh"
+#include "packets.cuh"
 
 namespace stretto {
 
 struct DispatchCall {
   const MemoryChannel* channels;
+  u64* epochs;  // how many calls each block has ended
   const Vec* x;
   const i64* ids;
   const float* weights;
@@ -20,13 +21,14 @@ struct DispatchCall {
   i64* counts;      // rows of each expert
   i64* starts;      // where they begin
   i64* sources;     // rows that came of each rank
-  u64* blocks;      // BlockState of each
+  u64* blocks;      // what each keeps of its own (dispatch.cuh)
   u32 tokens, rank, locals;  // locals: experts of this rank
   u32 half;  // by rank: of which memory `rows` is a part
 };
 
 struct CombineCall {
   const MemoryChannel* channels;
+  u64* epochs;
   const Vec* rows;
   const i64* sources;  // rows that came of each rank
   const int* ids;      // of each row that came: this rank's experts, or -1
@@ -37,7 +39,7 @@ struct CombineCall {
   const i64* own_ids;
   const float* own_weights;  // order "k": of this rank's tokens; null: sums
   Vec* out;
-  const MemoryChannel* dispatches;
+  const u64* dispatches;  // how many each block has ended
   u64* blocks;
   u32 tokens, rank;
 };
@@ -120,72 +122,173 @@ __device__ __forceinline__ void add_lines(float (&total)[LANES][Element::lanes],
       });
 }
 
-// Make fp8 of a vector of elements; all lanes of a warp are here. Returns its scale.
-__device__ __forceinline__ float quantise_vec(const Vec& v, u32 (&words)[2]) {
-  float part[Element::lanes], most = 1e-4f;
-  Element::unpack(v, part);
+// What a lane makes a vector under way of: 16 elements for fp8, else a vector as it was.
+struct Item {
+  Vec v[MADE_OF];
+
+  __device__ __forceinline__ void load(const Vec* row, u32 index, bool wants) {
 #pragma unroll
-  for (u32 i = 0; i < Element::lanes; ++i) {
-    const float size = as_float(as_bits(part[i]) & 0x7fffffffu);
-    if (size > most) most = size;
+    for (u32 i = 0; i < MADE_OF; ++i) {
+      v[i] = Vec{0, 0, 0, 0};
+      if (wants) v[i] = load_plain(row + index * MADE_OF + i);
+    }
   }
-#pragma unroll
-  for (u32 d = 128 / Element::lanes / 2; d > 0; d /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, most, d);
-    if (other > most) most = other;
+  // The vector, and its scale: 8 lanes have one. All lanes of a warp are here.
+  __device__ __forceinline__ Vec made(float& scale) const {
+    if constexpr (QUANTISED) {
+      return quantised(scale);
+    } else {
+      return v[0];
+    }
   }
-  float scale = 448.0f / most, per = most * (1.0f / 448.0f);
-  if (POWERS) {
-    const u32 bits = as_bits(per);
-    const u32 exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);
-    per = as_float(exponent << 23), scale = as_float((254 - exponent) << 23);
+
+ private:
+  __device__ __forceinline__ Vec quantised(float& per) const {
+    float part[MADE_OF][Element::lanes], most = 1e-4f;
+#pragma unroll
+    for (u32 i = 0; i < MADE_OF; ++i) {
+      Element::unpack(v[i], part[i]);
+#pragma unroll
+      for (u32 j = 0; j < Element::lanes; ++j) {
+        const float size = as_float(as_bits(part[i][j]) & 0x7fffffffu);
+        if (size > most) most = size;
+      }
+    }
+#pragma unroll
+    for (u32 d = 4; d > 0; d /= 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, most, d);
+      if (other > most) most = other;
+    }
+    float scale = 448.0f / most;
+    per = most * (1.0f / 448.0f);
+    if (POWERS) {
+      const u32 bits = as_bits(per);
+      const u32 exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);
+      per = as_float(exponent << 23), scale = as_float((254 - exponent) << 23);
+    }
+    u32 words[4];
+#pragma unroll
+    for (u32 i = 0; i < MADE_OF; ++i) {
+#pragma unroll
+      for (u32 j = 0; j < Element::lanes; ++j) part[i][j] *= scale;
+#pragma unroll
+      for (u32 w = 0; w < Element::lanes / 4; ++w) {
+        words[i * Element::lanes / 4 + w] = E4M3::word(part[i] + 4 * w);
+      }
+    }
+    return {words[0], words[1], words[2], words[3]};
   }
+};
+
+constexpr u32 TELLER = BLOCKS / 2;  // the block that tells users how many there are
+
+__device__ __forceinline__ u32 aligned(u32 lines) { return (lines + ALIGN - 1) / ALIGN * ALIGN; }
+
+// The sum of the values of the lanes before this one.
+__device__ __forceinline__ u32 sum_before(u32 value) {
+  const u32 lane = threadIdx.x % 32;
+  u32 sum = value;
 #pragma unroll
-  for (u32 i = 0; i < Element::lanes; ++i) part[i] *= scale;
-#pragma unroll
-  for (u32 w = 0; w < Element::lanes / 4; ++w) words[w] = E4M3::word(part + 4 * w);
-  return per;
+  for (u32 d = 1; d < 32; d *= 2) {
+    const u32 other = as_bits(__shfl_sync(0xffffffffu, as_float(sum), (lane - d) % 32));
+    if (lane >= d) sum += other;
+  }
+  return sum - value;
 }
 
-// Where everything that came is to lie, the same in every block: of `s.ends`, rows of each
-// rank, and `s.base`, rows of each rank for each expert, make where they end, and begin.
+// How many rows and choices there are of this rank, to every rank, and the first choice
+// that is no expert: `of(e)` choices, `to(q)` rows.
+template <class Of, class To>
+__device__ __forceinline__ void tell_totals(const DispatchCall& call, const Peers& peers,
+                                            u64 mark, u32 bad, Of of, To to) {
+  for (u32 i = THREADS - 1 - threadIdx.x; i < EXPERTS + RANKS; i += THREADS) {
+    if (i < EXPERTS) {
+      put(peers.to[owner_of(i)] + TOTALS_AT, call.rank * MOST_LOCALS + local_of(i), of(i),
+          mark);
+      continue;
+    }
+    const u32 q = i - EXPERTS;
+    const u64 heads = peers.to[q] + HEADS_AT, said = bad == NOBODYS ? 0 : bad + 1;
+    put(heads, call.rank * 2, to(q) | said << 32, mark);
+    if (said != 0) put(heads, call.rank * 2 + 1, static_cast<u64>(call.ids[bad]), mark);
+  }
+}
+
+// Wait for how many rows came of each rank; false: leave. A rank that refuses its ids is
+// told of here, by every rank.
 template <class Shared>
-__device__ __forceinline__ void place_rows(const DispatchCall& call, Shared& s) {
-  constexpr u32 group = 16;
-  const bool tells = blockIdx.x == 0, places = LAYOUT == BY_EXPERT || tells;
-  for (u32 e = threadIdx.x; e < call.locals && places; e += THREADS) {
-    u32 total = 0;
+__device__ __forceinline__ bool hear_heads(Shared& s, const Inboxes& from) {
+  if (threadIdx.x < THREADS - RANKS) return true;
+  bool ok = true;
+  const u32 q = THREADS - 1 - threadIdx.x;
+  const Inbox inbox = from.of(q, HEADS_AT);
+  const u64 head = inbox.take(inbox.look(q * 2), q * 2, ok, 1);
+  s.rows[q] = static_cast<u32>(head);
+  if (ok && head >> 32 != 0) {
+    const i64 id = inbox.take(inbox.look(q * 2 + 1), q * 2 + 1, ok, 1);
+    const MemoryChannel& peer = inbox.from;
+    ok = channel_gave_up(*peer.home, peer.rank, peer.peer, A_CHOICE,
+                         static_cast<int>((head >> 32) - 1), static_cast<u64>(id), EXPERTS);
+  }
+  return ok;
+}
+
+// How many rows came of each rank for expert `e`.
+struct Counts {
+  u32 of[RANKS], total;
+
+  __device__ __forceinline__ void hear(const Inboxes& from, u32 e, bool& ok) {
+    Pair seen[RANKS];
+#pragma unroll
     for (u32 q = 0; q < RANKS; ++q) {
-      const u32 count = s.base[q * MOST_LOCALS + e];
-      s.base[q * MOST_LOCALS + e] = total;
-      total += count;
+      seen[q] = from.of(q, TOTALS_AT).look(q * MOST_LOCALS + e);
     }
-    s.totals[e] = total;
-    if (tells) call.counts[e] = total;
-  }
-  if (threadIdx.x == 0) {
-    u32 end = 0;
+#pragma unroll
     for (u32 q = 0; q < RANKS; ++q) {
-      if (tells) call.sources[q] = s.ends[q];
-      s.ends[q] = end += s.ends[q];
+      const Inbox inbox = from.of(q, TOTALS_AT);
+      of[q] = static_cast<u32>(inbox.take(seen[q], q * MOST_LOCALS + e, ok, 1));
+      total += of[q];
     }
   }
-  __syncthreads();
-  const auto lines = [&](u32 e) { return (s.totals[e] + ALIGN - 1) / ALIGN * ALIGN; };
-  for (u32 g = threadIdx.x; g * group < call.locals && places; g += THREADS) {
-    u32 sum = 0;
-    for (u32 e = g * group; e < least((g + 1) * group, call.locals); ++e) sum += lines(e);
-    s.groups[g] = sum;
+};
+
+// Wait for how many rows came of each rank, and of each expert, and find where they are
+// to lie, the same in every block; false: leave. A thread has an expert.
+template <class Shared>
+__device__ __forceinline__ bool hear_totals(const DispatchCall& call, Shared& s,
+                                            const Inboxes& from) {
+  bool ok = hear_heads(s, from);
+  const bool tells = blockIdx.x == TELLER;
+  if (!tells && LAYOUT != BY_EXPERT) return __syncthreads_and(ok);
+  u32 end = 0;  // of the lines so far
+  for (u32 first = 0; first < call.locals; first += THREADS) {
+    const u32 e = first + threadIdx.x, warp = threadIdx.x / 32;
+    Counts counts{};
+    if (first != 0) __syncthreads();  // sums of the turn before have been read
+    if (e < call.locals) counts.hear(from, e, ok);
+    const u32 lines = aligned(counts.total), before = sum_before(lines);
+    if (threadIdx.x % 32 == 31) s.groups[warp] = before + lines;
+    __syncthreads();
+    u32 start = end + before;
+#pragma unroll
+    for (u32 w = 0; w < WARPS; ++w) {
+      if (w < warp) start += s.groups[w];
+      end += s.groups[w];
+    }
+    if (e < call.locals) {
+      s.totals[e] = counts.total;
+      if (tells) call.counts[e] = counts.total, call.starts[e] = start;
+#pragma unroll
+      for (u32 q = 0; q < RANKS; ++q) {
+        s.base[q * MOST_LOCALS + e] = start;
+        start += counts.of[q];
+      }
+    }
   }
-  __syncthreads();
-  for (u32 e = threadIdx.x; e <= call.locals && places; e += THREADS) {
-    u32 start = 0;
-    for (u32 g = 0; g < e / group; ++g) start += s.groups[g];
-    for (u32 d = e / group * group; d < e; ++d) start += lines(d);
-    for (u32 q = 0; q < RANKS && e < call.locals; ++q) s.base[q * MOST_LOCALS + e] += start;
-    if (tells) call.starts[e] = start;
-  }
-  __syncthreads();
+  if (!__syncthreads_and(ok)) return false;
+  if (tells && threadIdx.x == 0) call.starts[call.locals] = end;
+  if (tells && threadIdx.x < RANKS) call.sources[threadIdx.x] = s.rows[threadIdx.x];
+  return true;
 }
 
 // Zeros between experts, where each begins at a multiple of ALIGN; no experts behind the
@@ -209,8 +312,7 @@ __device__ __forceinline__ void fill_up(const DispatchCall& call,
   if (LAYOUT == BY_RANK) {
     for (u32 i = thread; i < SLOTS * CHOICES; i += all) {
       const u32 q = i / CHOICES / MAX_TOKENS, slot = i / CHOICES % MAX_TOKENS;
-      const u32 rows = s.ends[q] - (q == 0 ? 0 : s.ends[q - 1]);
-      if (slot >= rows) call.out_ids[i] = -1;
+      if (slot >= s.rows[q]) call.out_ids[i] = -1;
     }
   }
 }

@@ -1,11 +1,10 @@
-// places.cuh -- what dispatch and combine share: where rows lie, and that all have come.
+// places.cuh -- what dispatch and combine share: where rows lie, and in which order.
 //
 // Every rank has two halves of memory that peers write, used in turn. In a half each peer
 // has a part of its own, of a row for every token that it may have: no routing can
-// overflow it, and nobody asks anybody for a place. When a block has stored its rows it
-// tells every rank so, in a packet with the epoch as flag, after a fence; who has the
-// packets of all blocks of all ranks has all rows. Whoever starts epoch e + 2 knows that
-// all have left epoch e: it has heard all of them in e + 1, which they began after e.
+// overflow it, and nobody asks anybody for a place. Block b of a rank hears block b of
+// every rank in each call. Who begins call e + 2 has heard, in e + 1, kernels that began
+// after those of call e had ended: all have left e.
 #pragma once
 
 #include "channel.cuh"
@@ -18,12 +17,10 @@
 namespace stretto {
 
 constexpr u32 WARPS = THREADS / 32;
-constexpr u32 VECS = HIDDEN * Element::size / 16;        // of a row as it was
-constexpr u32 ROW_VECS = QUANTISED ? HIDDEN / 16 : VECS;  // of a row under way
-constexpr u32 SEGMENT = 128;                              // vectors that a warp moves at once
-constexpr u32 PIECES = SEGMENT / 32;
-constexpr u32 SEGMENTS = (VECS + SEGMENT - 1) / SEGMENT;
-constexpr int GROUPS = QUANTISED ? HIDDEN / 128 : 0;
+constexpr u32 VECS = HIDDEN * Element::size / 16;  // of 16 bytes, of a row as it was
+constexpr u32 MADE_OF = QUANTISED ? 16 / Element::lanes : 1;  // of those, one under way
+constexpr u32 ROW_VECS = VECS / MADE_OF;
+constexpr int GROUPS = QUANTISED ? HIDDEN / 128 : 0;  // each has a scale
 constexpr u64 PACKETS = u64(RANKS) * BLOCKS * 16;  // bytes of a set: one of each block
 constexpr u32 SLOTS = RANKS * MAX_TOKENS;
 enum Layout : u32 { BY_TOKEN, BY_EXPERT, BY_RANK };
@@ -31,46 +28,33 @@ constexpr u32 NOBODYS = 0xffffffffu;
 
 __device__ __forceinline__ u32 least(u32 a, u32 b) { return a < b ? a : b; }
 
-// Tell every rank that this block's rows are there; `said` is 0, or what it refuses.
-__device__ __forceinline__ void tell_all(const MemoryChannel* mine, u32 rank, u64 at,
-                                         u64 epoch, u64 said) {
-  __syncthreads();
-  if (threadIdx.x < RANKS) {
-    fence();
-    mine[threadIdx.x].put_packet(at, rank * BLOCKS + blockIdx.x, said,
-                                 static_cast<u32>(epoch));
-  }
-}
-
-// Wait until all blocks of all ranks have told; false: leave. A rank that refuses its
-// ids is told of here, by every rank.
-__device__ __forceinline__ bool hear_all(const MemoryChannel* mine, u64 at, u64 epoch,
-                                         int step) {
-  bool ok = true;
-  for (u32 i = threadIdx.x; i < RANKS * BLOCKS && ok; i += THREADS) {
-    const MemoryChannel& from = mine[i / BLOCKS];
-    u64 said = 0;
-    ok = from.read_packet(at, i, static_cast<u32>(epoch), said, step);
-    if (ok && said != 0) {
-      const u32 where = static_cast<u32>(said) - 1;
-      const i64 id = static_cast<int>(said >> 32);
-      ok = channel_gave_up(*from.home, from.rank, from.peer, A_CHOICE,
-                           static_cast<int>(where), static_cast<u64>(id), EXPERTS);
-    }
-  }
-  fence();
-  return __syncthreads_and(ok);
-}
-
-// Which rank a row is of, of those that came, and its slot there; `ends` by rank.
+// Which rank a row is of, of those that came, and its slot there; `rows` of each rank.
 struct Came {
   u32 source, slot, line;  // line: of ids and weights
 };
-__device__ __forceinline__ Came came(const u32* ends, u32 row) {
-  u32 source = 0;
-  while (row >= ends[source]) ++source;
-  const u32 slot = row - (source == 0 ? 0 : ends[source - 1]);
-  return {source, slot, LAYOUT == BY_RANK ? source * MAX_TOKENS + slot : row};
+__device__ __forceinline__ u32 all_rows(const u32* rows) {
+  u32 sum = 0;
+#pragma unroll
+  for (u32 q = 0; q < RANKS; ++q) sum += rows[q];
+  return sum;
+}
+__device__ __forceinline__ u32 line_of(const u32* rows, u32 source, u32 slot) {
+  u32 first = source * MAX_TOKENS;
+  if (LAYOUT != BY_RANK) {
+    first = 0;
+#pragma unroll
+    for (u32 q = 0; q + 1 < RANKS; ++q) first += q < source ? rows[q] : 0;
+  }
+  return first + slot;
+}
+__device__ __forceinline__ Came came(const u32* rows, u32 row) {
+  u32 source = 0, first = 0;
+#pragma unroll
+  for (u32 q = 0; q + 1 < RANKS; ++q) {
+    const u32 next = first + rows[q];
+    if (source == q && row >= next) source = q + 1, first = next;
+  }
+  return {source, row - first, line_of(rows, source, row - first)};
 }
 
 // Add the elements of a vector, times a weight, product and sum rounded.

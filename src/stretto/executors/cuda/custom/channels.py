@@ -95,6 +95,11 @@ class Channels:
         return self._table.pointer
 
     @property
+    def epochs(self) -> int:
+        """Return the address of each block's count of calls, one after the other."""
+        return self._words.pointer + self.words.calls(0)
+
+    @property
     def home(self) -> int:
         """Return the address of what the channels share (waiting.cuh: Home)."""
         return self._table.pointer + self._home_at

@@ -1,7 +1,8 @@
 // remote.cuh -- accesses that only channels need: pairs, and additions in a peer's memory.
 //
 //   pair    two 64-bit words in one instruction; each arrives whole, in either order: PTX
-//           promises 8 bytes and no more
+//           promises 8 bytes and no more. `load_pair_acquire`: and what was released
+//           before they were stored
 //   add     a relaxed addition by whoever owns the memory (system scope): no value comes
 //           back; additions of several ranks come in any order, and floats round so
 #pragma once
@@ -26,6 +27,15 @@ __device__ __forceinline__ Pair load_pair(const Pair* p) {
   asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
                : "=l"(v.low), "=l"(v.high)
                : "l"(p));
+  return v;
+}
+
+__device__ __forceinline__ Pair load_pair_acquire(const Pair* p) {
+  Pair v;
+  asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v.low), "=l"(v.high)
+               : "l"(p)
+               : "memory");
   return v;
 }
 
