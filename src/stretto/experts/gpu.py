@@ -339,8 +339,8 @@ class GpuExperts:
 
 def _usual_blocks() -> int:
     """Return how many multiprocessors a call takes, of ranks that share a GPU fewer."""
-    most = torch.cuda.get_device_properties().multi_processor_count // 2
-    return min(most, MOST_BLOCKS // (2 if os.environ.get(_SHARE_GPU) else 1))
+    there: int = torch.cuda.get_device_properties().multi_processor_count
+    return min(there // 2, MOST_BLOCKS // (2 if os.environ.get(_SHARE_GPU) else 1))
 
 
 def enqueued(engine: GpuExperts, work: Callable[..., Any], *given: Any) -> Any:
