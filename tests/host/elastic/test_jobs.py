@@ -252,3 +252,38 @@ def test_a_rehearsal_says_where_the_time_went(launch, tmp_path):
     assert 0 < found.downtime_s < 30
     # They write to one pipe: what is long may lie in one line.
     assert {"0", "1"} == set(re.findall(r"\[([01]), \d+, \{", out))
+
+
+MANY = """
+import torch, torch.distributed as dist
+import stretto.torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import os
+said = []
+for turn in range(3):
+    dist.init_process_group("stretto")
+    x = torch.full((3,), dist.get_rank() + turn + 1.0)
+    pair = dist.new_group([0, 1])
+    if pair is not dist.GroupMember.NON_GROUP_MEMBER:
+        dist.all_reduce(x, group=pair)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 4)
+    fully_shard(net, mesh=mesh)
+    net(torch.ones(2, 4)).sum().backward()
+    dist.all_reduce(x)
+    said.append(int(x[0]))
+    dist.destroy_process_group()
+os.write(1, f"{os.environ['RANK']} {said}\\n".encode())
+"""
+
+
+def test_a_job_has_groups_in_groups_and_makes_all_anew(launch):
+    """Each group is made by the same launcher's word; ranks of a job meet once."""
+    job = launch(MANY, "--ranks", "4", "--job", "job")
+    out, said = job.communicate(timeout=120)
+
+    assert 0 == job.returncode, said
+    sums = [2 * (1 + 2 + 2 * t) + 3 + 4 + 2 * t for t in range(3)]
+    assert [f"{rank} {sums}" for rank in range(4)] == sorted(out.splitlines())

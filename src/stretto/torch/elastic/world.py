@@ -90,13 +90,18 @@ class ElasticWorld:
         shield.deadline_s = timeout_s
         if self.meeting is None:
             self._meet(rank, size, timeout_s)
+        elif not self._shields:  # ranks of a job meet once
+            _require_all(size, (self.comm or self.meeting).num_ranks)
         self._shields.append((group, shield))
         if not self.stands_by:
             self._open(shield, shield.name)
         return shield
 
     def leave(self, group: Any) -> None:
-        """Take note that a group is closed."""
+        """Take note that a group is closed; a new one of all has its communicator."""
+        for one, shield in self._shields:
+            if one is group and shield.comm is self.comm:
+                shield.comm, shield.is_alone = None, True
         self._shields = [one for one in self._shields if one[0] is not group]
 
     @property
@@ -114,11 +119,7 @@ class ElasticWorld:
     def _meet(self, rank: int, size: int, timeout_s: float) -> None:
         explicit = () if "RANK" in os.environ else (rank, size)
         place, listener = agree(find_place(*explicit), timeout_s)
-        if place.num_ranks != size:
-            raise CallError(
-                f"the first group has {size} ranks, the job {place.num_ranks}: where "
-                "ranks may change it is the group of all"
-            )
+        _require_all(size, place.num_ranks)
         self.meeting, self.stands_by = meet_elastic(place, timeout_s, listener)
         self.job = place.job
         if self.stands_by:
@@ -162,6 +163,8 @@ class ElasticWorld:
             comm = open_elastic(meeting, self.elastic, comes_late=False)
             self.comm, shield.comm = comm, comm
             self._watch_changes()
+        elif len(self._shields) == 1:
+            shield.comm = self.comm
         else:
             shield.comm = self.comm._part(name, shield.members, comes_late=False)
         shield.comm.deadline_s = shield.deadline_s
@@ -329,6 +332,14 @@ class ElasticWorld:
             group.seat(shield.rank, len(members), members)
 
 
+def _require_all(size: int, there_are: int) -> None:
+    if size != there_are:
+        raise CallError(
+            f"the first group has {size} ranks, the job {there_are}: where ranks may "
+            "change it is the group of all"
+        )
+
+
 def places_of(
     rank: int, mine: Sequence[Any], said: Sequence[Sequence[Any]]
 ) -> list[list[Any]]:
@@ -356,14 +367,16 @@ _worlds: list[ElasticWorld] = []
 def enable(elastic: Elastic | None = None) -> None:
     """Let ranks change, of the groups that are made from now on.
 
-    Under `stretto launch` this has been done, and `elastic` said there.
+    Under `stretto launch` this has been done, and `elastic` said there. To do it again
+    changes nothing.
     """
+    if _worlds:
+        return
     if dist.is_initialized():
         raise CallError("enable: a group exists already; call it before the first one")
     said = Elastic.of_environment() or elastic or Elastic()
-    if not _worlds:
-        _worlds.append(ElasticWorld(said))
-        torch_meeting.elsewhere.append(_worlds[0])
+    _worlds.append(ElasticWorld(said))
+    torch_meeting.elsewhere.append(_worlds[0])
 
 
 def is_enabled() -> bool:
