@@ -62,6 +62,10 @@ class RayStore:
             time.sleep(_PAUSE_S)
         return bytes(said)
 
+    def delete_key(self, key: str) -> None:
+        """Remove a text."""
+        internal_kv._internal_kv_del(self._prefix + key)
+
     def clear(self) -> None:
         """Remove all texts."""
         internal_kv._internal_kv_del(self._prefix, del_by_prefix=True)

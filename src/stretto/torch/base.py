@@ -25,7 +25,7 @@ from stretto.runtime.choice.beside import Beside
 from stretto.torch import native, registry
 from stretto.torch.call_queue import CallQueue
 from stretto.torch.call_streams import SHORT, CallStreams
-from stretto.torch.fallback import Fallback, refuse_to_vary, say_once
+from stretto.torch.fallback import other_backends, refuse_to_vary, say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.known_places import KnownPlaces
 from stretto.torch.marks import note_marks
@@ -66,18 +66,15 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         _groups.add(self)
         self._comm: Any = GoneCommunicator(f"group {self._name!r} was not made")
         self._elsewhere = elsewhere[0] if elsewhere else None
-        self._fallback = Fallback(
-            self,
-            opts.store,
-            opts.timeout,
-            self._take_timeout,
-            alone=self._elsewhere is not None,
-        )
         with both_families():
             if self._elsewhere is not None:
-                comm = self._elsewhere.join(self, opts, limit)
+                comm, store = self._elsewhere.join(self, opts, limit), opts.store
             else:
-                comm = meet(opts.store, rank, size, limit)
+                comm, store = meet(opts.store, rank, size, limit)
+        alone, hear = self._elsewhere is not None, self._take_timeout
+        self._fallback = other_backends(
+            self, comm, store, opts.timeout, hear, alone=alone
+        )
         if options.bits is not None:
             comm.bits = options.bits
         self._no_gpu: str | None = lacks(comm, "cuda") or None

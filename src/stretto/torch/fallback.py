@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from stretto.runtime.choice.bits import ANY, INVARIANT
 from stretto.torch.faults import refusal
-from stretto.torch.meeting import of_this_attempt
 from stretto.torch.untraced import untraced
 
 _log = logging.getLogger("stretto.torch")
@@ -117,11 +116,12 @@ class Fallback:
     ) -> None:
         """Make Gloo (collective), and register it with the group.
 
-        Of a group whose ranks may change it is `alone`: torch asks for it, and nothing
-        is left to it.
+        Nothing is in the store of groups that were before, which they would believe. Of
+        a group whose ranks may change it is `alone`: torch asks for it, and nothing is
+        left to it.
         """
         self._group = group
-        self._store = of_this_attempt(store)
+        self._store = store
         self.timeout = timeout
         """How long calls may take, as torch has said."""
         self.devices = [torch.device("cpu")]
@@ -197,3 +197,20 @@ class Fallback:
         nccl, self._nccl, self._gloo = self._nccl, None, None
         if nccl is not None:
             nccl.shutdown()
+
+
+def other_backends(
+    group: Any,
+    comm: Any,
+    store: Any,
+    timeout: timedelta,
+    on_timeout: Callable[[timedelta], None],
+    *,
+    alone: bool,
+) -> Fallback:
+    """Return the other backends of a group that has met; without them it parts."""
+    try:
+        return Fallback(group, store, timeout, on_timeout, alone=alone)
+    except BaseException:
+        comm.close()
+        raise

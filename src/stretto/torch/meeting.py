@@ -1,12 +1,14 @@
 """The ranks of a group meet: by the store that the group has, and then on their own.
 
 The name of the meeting is drawn by lot: a group that is made again, under the same name
-and perhaps in the same store, meets elsewhere.
+and perhaps in the same store, meets elsewhere. So do the other backends of it, which
+leave in the store where they are to be found.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -38,13 +40,22 @@ untraced(Communicator)
 untraced(Work)
 
 
-def meet(store: Any, rank: int, size: int, timeout_s: float) -> Communicator:
-    """Return the communicator of a group's members, on one host or on several."""
+def meet(
+    store: Any, rank: int, size: int, timeout_s: float
+) -> tuple[Communicator, Any]:
+    """Return the communicator of a group's members, on one host or on several.
+
+    And a store for this meeting alone: nothing is in it.
+    """
     store = of_this_attempt(store)
-    where, late = _host_of(store), _opens_late(store, rank)
-    return connect_on(
+    if rank == 0:  # before it meets the others, who read it afterwards
+        store.set("stretto/lot", secrets.token_hex(6))
+    where, late = _host_of(store), torch.cuda.is_available()  # few calls on CPUs then
+    comm = connect_on(
         store, rank, size, towards=where, deadline_s=timeout_s, opens_late=late
     )
+    lot = store.get("stretto/lot").decode()
+    return comm, dist.PrefixStore(f"stretto {lot}", store)
 
 
 def of_this_attempt(store: Any) -> Any:
@@ -57,13 +68,6 @@ def of_this_attempt(store: Any) -> Any:
     if attempt == "0" or os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
         return store
     return dist.PrefixStore(f"attempt {attempt}", store)
-
-
-def _opens_late(store: Any, rank: int) -> bool:
-    """Return whether calls on CPUs are the exception, as rank 0 says: it has a GPU."""
-    if rank == 0:
-        store.set("stretto/late", str(int(torch.cuda.is_available())))
-    return bool(store.get("stretto/late") == b"1")
 
 
 def _host_of(store: Any) -> str:

@@ -25,6 +25,10 @@ class Store:
             assert self.news.wait_for(lambda: key in self.texts, 20), key
             return self.texts[key]
 
+    def delete_key(self, key):
+        with self.news:
+            return self.texts.pop(key, None)
+
 
 def on_ranks(many, work):
     """Return what each rank's thread returned, or raised."""
@@ -130,3 +134,17 @@ def test_ranks_on_a_store_agree_on_a_place(tmp_path, monkeypatch, spread, with_f
     assert "of a file" not in texts
     assert with_file or secret.hex() not in texts
     assert with_file != any("/key/" in key for key in store.texts)
+
+
+def test_nothing_of_a_meeting_is_left_in_its_store(spread):
+    """Whoever meets there again would come to the ranks that met before."""
+    store = Store()
+
+    def work(rank):
+        spread.rank = 0
+        published.agree_on(store, rank, 2)
+
+    on_ranks(2, work)
+    published.forget(store, 2)
+
+    assert {} == store.texts

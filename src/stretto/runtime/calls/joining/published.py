@@ -14,6 +14,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -30,6 +31,9 @@ _ELSEWHERE = "192.0.2.1"
 _meetings = count()
 """Ranks meet in the same order, so they count alike."""
 
+_NAME = "stretto/name"
+"""Where a store has the name of a meeting, until all have come."""
+
 Board = Callable[[str | None], str]
 """Rank 0 gives a text; all get it."""
 _FROM_FILE, _SEALED = "file", "sealed"
@@ -44,6 +48,9 @@ class KeyStore(Protocol):
 
     def get(self, key: str) -> str | bytes:
         """Return a text, once there is one."""
+
+    def delete_key(self, key: str) -> Any:
+        """Remove a text, where there is one."""
 
 
 def agree(
@@ -75,8 +82,8 @@ def agree_on(
     store.set(f"stretto/host/{rank}", host_id())
     if rank == 0:
         said = {_text(store.get(f"stretto/host/{r}")) for r in range(num_ranks)}
-        store.set("stretto/name", f"{secrets.token_hex(12)} {len(said)}")
-    name, hosts = _text(store.get("stretto/name")).split()
+        store.set(_NAME, f"{secrets.token_hex(12)} {len(said)}")
+    name, hosts = _text(store.get(_NAME)).split()
     place = find_place(rank, num_ranks, f"store-{name}")
     if hosts == "1":
         return place, None
@@ -86,6 +93,17 @@ def agree_on(
         return _text(store.get(name))
 
     return _publish_on(place, key, store.set, get, towards)
+
+
+def forget(store: KeyStore, num_ranks: int) -> None:
+    """Remove what rank 0 and others have told, once all have met, or when it fails.
+
+    Who meets again in this store would believe the name of the meeting before. Rank 0
+    calls it, before anybody can.
+    """
+    for key in (_NAME, *(f"stretto/host/{r}" for r in range(num_ranks))):
+        with suppress(NotImplementedError, RuntimeError):  # it cannot, or it is gone
+            store.delete_key(key)
 
 
 def _text(given: str | bytes) -> str:

@@ -157,17 +157,26 @@ def connect_on(
     """Return the communicator of ranks that share a store (collective).
 
     They may be on several hosts: rank 0 publishes an address and a secret there, the
-    address being that of the interface by which it reaches the host `towards`. What
-    calls on CPUs need is made ready now; with `opens_late`, the same on every rank, by
-    the first of them.
+    address being that of the interface by which it reaches the host `towards`. Nothing
+    of it is left there, so that ranks may meet again in the same store. What calls on
+    CPUs need is made ready now; where rank 0 says `opens_late`, by the first of them.
     """
     from stretto.fabric.meeting.join import join
-    from stretto.runtime.calls.joining.published import agree_on
+    from stretto.runtime.calls.joining.published import agree_on, forget
 
     require("connect")
-    place, listener = agree_on(store, rank, num_ranks, towards)
-    meeting = join(place, deadline_s=deadline_s, listener=listener)
-    meeting.world.opens_late = opens_late
+    try:
+        place, listener = agree_on(store, rank, num_ranks, towards)
+        meeting = join(place, deadline_s=deadline_s, listener=listener)
+    finally:
+        if rank == 0:  # all have read it: they are here, or it failed
+            forget(store, num_ranks)
+    try:
+        said, _ = meeting.world.exchange({"late": opens_late})[0]
+        meeting.world.opens_late = bool(said["late"])
+    except BaseException as e:
+        meeting.close(f"raised {type(e).__name__}: {e}"[:1000])
+        raise
     return _open(meeting)
 
 
