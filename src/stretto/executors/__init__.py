@@ -63,6 +63,9 @@ class Call:
     beside: bool = False
     """Whether it was started, to run beside compute: for words alone. What is chosen
     then differs."""
+    within: str = ""
+    """What was called, in words, where this is a part of it: so that ranks that called
+    different things are told so, though their parts look alike."""
 
 
 _STARTED = ", started beside compute,"
@@ -93,9 +96,10 @@ def describe(plan: Plan, call: Call) -> str:
     op = f" op={call.op.value}" if reduces else ""
     said = {k: v for k, v in plan.params.items() if k != "hosts"}
     params = "".join(f" {k}={v}" for k, v in said.items())
+    within = f" within {call.within}" if call.within else ""
     return (
         f"{plan.collective}{params} of {count} {call.dtype}{op}{_STARTED * call.beside}"
-        f" by {plan.name} {plan.schedule} ({plan.digest})"
+        f"{within} by {plan.name} {plan.schedule} ({plan.digest})"
     )
 
 

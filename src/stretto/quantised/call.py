@@ -81,8 +81,12 @@ class _CpuSum:
         self._came = np.zeros(n * parts.nbytes, np.uint8)
         self._sum = np.zeros(parts.nbytes, np.uint8)
         self._block = np.zeros((2, GROUP), np.float32)
+        whole = (
+            f"all_reduce of {call.counts[0]} {call.dtype} op={call.op.value} "
+            f"wire={request.sums.wire}"
+        )
         self._to_owners, self._to_all = (
-            _exchange(calls, session, name, parts.nbytes)
+            _exchange(calls, session, name, parts.nbytes, whole)
             for name in ("all_to_all", "all_gather")
         )
 
@@ -99,11 +103,18 @@ class _CpuSum:
         loops.take[self._stored](self._came, out.view(self._stored), *how)
 
 
-def _exchange(calls: CallRunner, session: Session, name: str, nbytes: int) -> Launch:
-    """Return an exchange of so many bytes with each rank: chosen, and proved."""
+def _exchange(
+    calls: CallRunner, session: Session, name: str, nbytes: int, whole: str
+) -> Launch:
+    """Return an exchange of so many bytes with each rank: chosen, and proved.
+
+    It is a part of the `whole`, which all ranks call alike.
+    """
     shape = Shape(num_ranks=calls.num_ranks, params={})
     call = Call(
-        dtype="uint8", counts=(nbytes,) * collectives.get(name).num_parts(shape)
+        dtype="uint8",
+        counts=(nbytes,) * collectives.get(name).num_parts(shape),
+        within=whole,
     )
     asked = Question(
         executor=CPU,

@@ -9,7 +9,7 @@ import pytest
 from tests.host.quantised.oracle import TYPES, all_reduce, bound
 
 import stretto
-from stretto.errors import CallError
+from stretto.errors import CallError, CollectiveMismatch
 
 COUNTS = (1, 127, 128, 129, 1000, 70_001)
 WIRES = ("fp8_128", "int8_128")
@@ -137,6 +137,34 @@ def test_what_cannot_be_is_said_in_one_sentence_and_loses_nothing():
         assert "want float32, bfloat16, float16" in said[5]
         assert "want float32, bfloat16, float16" in said[6]
         assert after == [2.0] * 4
+
+
+DIFFERING = {
+    "wire": ({"wire": "fp8_128"}, {"wire": "int8_128"}),
+    "op": ({"op": "sum"}, {"op": "avg"}),
+    "type": ({"dtype": None}, {"dtype": "bfloat16"}),
+    "count": ({"count": 1000}, {"count": 999}),
+}
+"""What a rank passes, and the other: of the same bytes on the wire."""
+
+
+def unlike(comm, what):
+    """Return what a rank is told whose call differs from the other's."""
+    how = {"wire": "fp8_128", "count": 1000, **DIFFERING[what][comm.rank]}
+    count, dtype = how.pop("count"), how.setdefault("dtype", None)
+    x = np.ones(count, np.uint16 if dtype else np.float32)
+    try:
+        return comm.all_reduce(x, **how)[:3].tolist()
+    except CollectiveMismatch as e:
+        return str(e)
+
+
+@pytest.mark.parametrize("what", DIFFERING)
+def test_ranks_that_call_different_sums_are_told(what):
+    """Both, and neither gets a sum: the bytes that they exchange are as many."""
+    for said in stretto.spawn(unlike, what, num_ranks=2):
+        assert "ranks called different things" in str(said)
+        assert "within all_reduce of 1000 float32 op=sum wire=fp8_128" in str(said)
 
 
 def alone(comm):
