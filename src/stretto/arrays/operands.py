@@ -79,7 +79,7 @@ def operand(
     """Return an argument as an executor takes it; `what` names it in messages."""
     if _device(given) == GPU:
         return _on_gpu(given, what, dtype, registered)
-    view, name = host_view(given, what, dtype)
+    view, name = host_view(given, what, dtype, swapped=True)
     if written and not view.flags.writeable:
         raise CallError(
             f"{what}: a read-only {type(given).__name__} cannot be written; pass a "
@@ -131,11 +131,24 @@ def on_gpu(given: Any) -> bool:
     return bool(getattr(given, "is_cuda", False)) or _device(given) == GPU
 
 
-def host_view(given: Any, what: str, dtype: str | None = None) -> tuple[Array, str]:
+def host_view(
+    given: Any, what: str, dtype: str | None = None, *, swapped: bool = False
+) -> tuple[Array, str]:
     """Return a NumPy view of host memory, and our name of its element type.
 
-    `dtype` is what the caller says of raw bits.
+    `dtype` is what the caller says of raw bits. Where it is read as it lies, bytes in
+    another order are others: only who says `swapped` gets them, and copies them.
     """
+    found, name = _host_view(given, what, dtype)
+    if not found.dtype.isnative and not swapped:
+        raise CallError(
+            f"{what}: elements of {found.dtype}, bytes in another order than this "
+            "machine's; pass array.astype(array.dtype.newbyteorder('='))"
+        )
+    return found, name
+
+
+def _host_view(given: Any, what: str, dtype: str | None) -> tuple[Array, str]:
     if isinstance(given, np.ndarray):
         plain = given if type(given) is np.ndarray else np.asarray(given)
         return plain, _name(plain.dtype, what, dtype)

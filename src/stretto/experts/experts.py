@@ -258,7 +258,7 @@ class Experts:
             raise CallError(
                 f"{where}: {tokens} tokens; want at most max_tokens={g.max_tokens}"
             )
-        chosen, _ = host_view(ids, f"{where}: ids")
+        chosen, _ = host_view(ids, f"{where}: ids", swapped=True)
         if chosen.dtype.kind not in "iu" or chosen.shape != (tokens, g.top_k):
             raise CallError(
                 f"{where}: ids of shape {chosen.shape} {chosen.dtype}; want whole "

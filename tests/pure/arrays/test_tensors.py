@@ -91,3 +91,13 @@ def test_what_has_no_memory_of_its_own_is_refused(make):
 
     with pytest.raises(CallError, match="x: a"):
         host_view(tensor, "x")
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8", "i2", "u8", "c8"])
+def test_bytes_in_another_order_are_refused_where_they_are_read_as_they_lie(kind):
+    """Only who says that it copies them gets them."""
+    given = np.ones(3, np.dtype(kind).newbyteorder(">"))
+    with pytest.raises(CallError, match="another order"):
+        host_view(given, "x")
+    seen, _ = host_view(given, "x", swapped=True)
+    assert seen is given

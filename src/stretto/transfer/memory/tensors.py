@@ -79,6 +79,8 @@ def _seen(given: Any, what: str, *, written: bool) -> _Seen:
             raise CallError(f"{what}: {found.why or 'strides that it does not tell'}")
         last = sum((n - 1) * s for n, s in zip(found.shape, strides, strict=True))
         name = str(getattr(found.dtype, "name", found.dtype))
+        if not getattr(found.dtype, "isnative", True):
+            raise CallError(f"{what}: elements of {found.dtype}; want the GPU's order")
         return _Seen(
             shape=found.shape, strides=strides, dtype=name, address=found.start,
             nbytes=last + size if found.nbytes else 0, device="cuda",
