@@ -25,11 +25,14 @@ from stretto.weights.boxes import whole
 from stretto.weights.manifest import Held
 from stretto.weights.tensors import Own
 
-__all__ = ["MOST", "Cast", "Float8", "Made", "made_of"]
+__all__ = ["LEAST", "MOST", "Cast", "Float8", "Made", "made_of"]
 
 _FLOATS = ("float32", "float16", "bfloat16", *FLOAT8)
 MOST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 """The largest value of each type."""
+LEAST = np.finfo(np.float32).tiny
+"""The least scale, as mixed.cuh has it: a smaller one has too few bits, and a quotient
+may be larger than the largest value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +46,13 @@ class Float8:
 
     def __post_init__(self) -> None:
         """Refuse types and blocks that are none."""
-        if self.dtype not in MOST or (self.block and min(self.block) < 1):
-            raise CallError(f"{self}; want dtype= of {sorted(MOST)}, blocks from 1 on")
+        block = self.block if self.block is not None else (1, 1)
+        is_block = isinstance(block, tuple) and len(block) == 2
+        if self.dtype not in MOST or not is_block or not all(map(_is_size, block)):
+            raise CallError(
+                f"{self}; want dtype= of {sorted(MOST)}, and block= of two whole "
+                "numbers from 1 on, or None"
+            )
 
     def name(self, of: str) -> str:
         """Return the name of a tensor's scales."""
@@ -104,10 +112,22 @@ def _how(held: Held, cast: Cast) -> str | Float8 | None:
     if isinstance(cast, Mapping):
         for pattern, how in cast.items():
             if fnmatch.fnmatchcase(held.name, pattern):
-                found: str | Float8 | None = how
-                return found
+                return _checked(how, held)
         return None
-    return cast
+    return _checked(cast, held)
+
+
+def _checked(how: Any, held: Held) -> str | Float8 | None:
+    if how is None or isinstance(how, (str, Float8)):
+        return how
+    raise CallError(
+        f"{held.name!r}: cast to a {type(how).__name__}; want the name of a type, a "
+        "Float8, None, or a mapping from patterns of names to these"
+    )
+
+
+def _is_size(given: Any) -> bool:
+    return isinstance(given, int) and given >= 1
 
 
 def _scales(held: Held, how: Float8) -> Held:
@@ -156,8 +176,9 @@ def quantised(
 
 def _scale(largest: Any, most: np.float32) -> NDArray[Any]:
     """Return what the largest value of a block is divided by; 1 for zeros."""
-    found = np.asarray(largest, np.float32) / most
-    return np.where(found > 0, found, np.float32(1)).astype(np.float32)
+    found = np.asarray(largest, np.float32)
+    least = np.maximum(found / most, LEAST)
+    return np.where(found > 0, least, np.float32(1)).astype(np.float32)
 
 
 def _narrowed(values: NDArray[Any], dtype: str) -> NDArray[Any]:

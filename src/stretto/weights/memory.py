@@ -20,7 +20,7 @@ from stretto.executors import cuda
 from stretto.program.collectives import storage
 from stretto.transfer import Engine
 from stretto.transfer.copying.mixing import copied, mixed
-from stretto.weights.casts import MOST, Made
+from stretto.weights.casts import LEAST, MOST, Made
 from stretto.weights.changes import BLOCK, Found, found_at
 
 __all__ = ["HostMemory", "PartSums", "memory_of"]
@@ -187,7 +187,7 @@ class GpuMemory(HostMemory):
         if how.block is None:
             largest = array.abs().amax().float()
             scale = largest / largest.new_tensor(most)  # a number would be inverted
-            scale = self._torch.where(scale > 0, scale, 1.0)
+            scale = self._torch.where(largest > 0, scale.clamp_min(float(LEAST)), 1)
             places[0].copy_(array.float() / scale)
             places[1].copy_(scale)
             return

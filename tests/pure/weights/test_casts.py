@@ -7,7 +7,7 @@ from stretto.errors import CallError, LayoutError
 from stretto.program.collectives import narrow, storage, widen
 from stretto.transfer.copying.convert import converted
 from stretto.transfer.copying.mixing import copied, mixed
-from stretto.weights.casts import Float8, made_of
+from stretto.weights.casts import Float8, made_of, quantised
 from stretto.weights.tensors import owned
 
 NAMES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -126,3 +126,19 @@ def test_a_sum_is_that_of_parts_and_of_no_other_elements(dtype):
     assert mixed(array) == mixed(array.T) == mixed(array.reshape(5, 6, 14)[:, :, ::1])
     assert mixed(array) != mixed(changed)
     assert mixed(array[::2, ::3]) == mixed(np.ascontiguousarray(array[::2, ::3]))
+
+
+@pytest.mark.parametrize("block", [None, (8, 4)])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("power", range(-149, 127, 3))
+def test_what_is_finite_stays_finite_however_small(dtype, block, power):
+    """And near: scales of few bits would make quotients that are too large."""
+    wide = np.random.default_rng(power + 200).uniform(-1, 1, (16, 16))
+    x = np.ldexp(wide, power).astype(np.float32)
+    held, scales = quantised(x, "float32", Float8(dtype=dtype, block=block))
+    each = scales if block is None else np.kron(scales, np.ones(block))
+    back = np.asarray(widen(held, dtype), np.float64) * each
+
+    assert np.isfinite(back).all()
+    least = 2.0**-126 * (2.0**-10 if dtype == "float8_e4m3fn" else 2.0**-17)
+    assert (np.abs(back - x) <= np.abs(x).max() / 8 + least).all()

@@ -166,6 +166,9 @@ struct Fours {
   }
 };
 
+// The smallest normal number: quotients by smaller ones may be larger than `most`.
+constexpr float LEAST_SCALE = 1.17549435e-38f;
+
 // Rows and blocks are whole fours of elements, at the source and at the destination.
 template <class E, class Q, u32 THREADS>
 __device__ __forceinline__ void quantise(const Quantised& q, float most) {
@@ -187,8 +190,8 @@ __device__ __forceinline__ void quantise(const Quantised& q, float most) {
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) mine = larger(mine, fabsf(held[k]));
     }
-    const float scaled = largest_of_block<THREADS>(mine) / most;
-    const float scale = scaled > 0 ? scaled : 1;
+    const float largest = largest_of_block<THREADS>(mine);
+    const float scale = largest > 0 ? larger(largest / most, LEAST_SCALE) : 1;
     if (threadIdx.x == 0) q.scales[n] = scale;
     four = begin;
     for (u32 i = threadIdx.x; i < high * across; i += THREADS, four.next()) {
