@@ -31,6 +31,8 @@ class Buffers:
         self._owner, self._own = owner, tuple(own)
         self._module = into if hasattr(into, "named_parameters") else None
         need = (count - 1) * self.nbytes
+        if memory is not None and not isinstance(memory, int):
+            raise CallError(f"memory={memory!r:.80}; want a whole number of bytes")
         if memory is not None and need > memory:
             raise CallError(
                 f"weights {owner.name!r}: a second copy takes {need} bytes, and "

@@ -11,12 +11,13 @@ of the ready ones below. A name that is not mapped is its own.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.errors import LayoutError, UnknownNameError
+from stretto.errors import CallError, LayoutError, UnknownNameError
 from stretto.weights.boxes import Box, whole
 
 __all__ = ["Cat", "Part", "Stack", "Tile", "ready_names", "spec_of", "vllm_llama"]
@@ -178,11 +179,19 @@ def spec_of(names: Names, name: str, **how: Any) -> Spec:
         maker = ready_names().get(names)
         if maker is None:
             raise UnknownNameError.among("way to map names", names, ready_names())
+        _require_known(how, maker, f"names={names!r}")
         found = maker(name, **how)
     elif callable(names):
         found = names(name)
-    elif names is not None:
+    elif isinstance(names, Mapping):
         found = names.get(name)
+    elif names is not None:
+        raise CallError(
+            f"names={names!r:.80}; want a mapping, a function of a name, or one of "
+            f"{sorted(ready_names())}"
+        )
+    if not isinstance(names, str):
+        _require_known(how, None, "names= that is no known way")
     if found is None:
         found = name
     if isinstance(found, str):
@@ -195,6 +204,18 @@ def spec_of(names: Names, name: str, **how: Any) -> Spec:
             "names one below the other, Part, Cat or Stack"
         )
     return found
+
+
+def _require_known(
+    how: Mapping[str, Any], maker: Callable[..., Any] | None, what: str
+) -> None:
+    """Raise for what nobody has asked for: most often a name that is spelt wrong."""
+    takes = [] if maker is None else [*inspect.signature(maker).parameters][1:]
+    if wrong := sorted({*how} - {*takes}):
+        raise CallError(
+            f"subscribe: {wrong[0]}= is no argument of it, and none with {what}"
+            + f", which takes {', '.join(takes)}" * bool(takes)
+        )
 
 
 def ready_names() -> dict[str, Callable[..., Any]]:

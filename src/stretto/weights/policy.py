@@ -36,7 +36,7 @@ from stretto.weights.switch import (
     RankCopies,
     Reading,
 )
-from stretto.weights.tensors import owned
+from stretto.weights.tensors import owned, require_writable
 from stretto.weights.version import Version
 
 __all__ = ["Policy"]
@@ -60,7 +60,10 @@ class Policy(Mate):
         if copies not in (1, 2):
             raise CallError(f"copies={copies!r}; want 1 or 2")
         check_deadline(deadline, f"weights {name!r}", "deadline")
+        if start is not None and not isinstance(start, Version):
+            raise CallError(f"start={start!r:.80}; want a stretto.weights.Version")
         own = owned(into, layouts)
+        require_writable(own)
         self._deadline = deadline
         wanted = [wanted_of(one, names, how) for one in own]
         following = Following(self.changed, self.send)

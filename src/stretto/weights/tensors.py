@@ -6,7 +6,7 @@ PyTorch is not imported: a module is what has `named_parameters`, a DTensor what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from stretto.transfer import Layout
 from stretto.weights.boxes import Box, whole
 from stretto.weights.manifest import Held
 
-__all__ = ["Own", "flat", "lies", "named_tensors", "owned"]
+__all__ = ["Own", "flat", "lies", "named_tensors", "owned", "require_writable"]
 
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 """What DDP, torch.compile and FSDP put before names."""
@@ -69,6 +69,8 @@ def owned(given: Any, layouts: Mapping[str, Any] | None = None) -> list[Own]:
     text without names that matter: {"w": "A=64[0:32] B=16 float32"}.
     """
     found: dict[str, Own] = {}
+    if layouts is not None and not isinstance(layouts, Mapping):
+        raise CallError(f"layouts={layouts!r:.80}; want a mapping from names to texts")
     said = dict(layouts or {})
     for name, value in named_tensors(given):
         if value is None:
@@ -124,6 +126,25 @@ def _seen(value: Any, what: str) -> tuple[Any, str]:
     if not hasattr(value, "data_ptr"):
         raise CallError(f"{what}: a {type(value).__name__} on a GPU; want PyTorch's")
     return value, str(value.dtype).removeprefix("torch.")
+
+
+def require_writable(some: Iterable[Own]) -> None:
+    """Raise where a version cannot be written: each element in its own place."""
+    for own in some:
+        array = own.array
+        if isinstance(array, np.ndarray):
+            if not array.flags.writeable:
+                raise LayoutError(f"{own.name!r}: a read-only array; want one to write")
+            steps, least = array.strides, array.itemsize
+        else:
+            steps, least = tuple(array.stride()), 1
+        for step, size in sorted(zip(steps, array.shape, strict=True)):
+            if size > 1 and step < least:
+                raise LayoutError(
+                    f"{own.name!r}: shape {tuple(array.shape)} at distances {steps}: "
+                    "elements lie over one another; want each in its own place"
+                )
+            least += (size - 1) * step if size > 1 else 0
 
 
 def lies(array: Any) -> Any:

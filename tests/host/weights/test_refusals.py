@@ -17,7 +17,7 @@ from stretto.errors import (
     TransferError,
     TransferTimeout,
 )
-from stretto.weights import Cat, Part, Version
+from stretto.weights import Cat, Float8, Part, Version
 from stretto.weights.copies import Copy
 from stretto.weights.member import Member
 from stretto.weights.memory import HostMemory
@@ -261,6 +261,20 @@ def test_slow_readers_are_fenced_off(engines, monkeypatch):
         (
             lambda e: weights.publish(e, "x", some(), layouts={"w": "R=9 C=4 float32"}),
             r"has shape \(8, 4\)",
+        ),
+        (lambda e: weights.publish(e, "x", some(), layouts=3), "layouts=3"),
+        (lambda e: weights.publish(e, "x", some(), cast=3), "cast to a int"),
+        (lambda e: weights.publish(e, "x", some(), cast={"w": 3}), "'w': cast to"),
+        (lambda e: Float8(block=(8,)), "block="),
+        (lambda e: weights.subscribe(e, "x", into=some(), names=3), "names=3"),
+        (lambda e: weights.subscribe(e, "x", into=some(), start=3), "start=3"),
+        (lambda e: weights.subscribe(e, "x", into=some(), memory="1"), "memory='1'"),
+        (lambda e: weights.subscribe(e, "x", into=some(), copys=1), "copys= is no"),
+        (
+            lambda e: weights.subscribe(
+                e, "x", into=some(), names="vllm/llama", kv_head=2
+            ),
+            "kv_head= is no argument .* takes rank, of, kv_heads",
         ),
         (lambda e: Version.parse("x"), "no version; want EPOCH:COUNTER"),
         (lambda e: Part("w", box=((0, 1),)).tiles({"w": (2, 2)}), "of shape"),
