@@ -108,14 +108,14 @@ def _starter(args: argparse.Namespace, words: Sequence[str]) -> Starter:
 
 def _wanted(args: argparse.Namespace, words: Sequence[str]) -> JobOptions:
     """Return a job that goes on, as the options say it."""
+    if args.ranks == 0:
+        raise CallError("--ranks 0: at least one rank is needed")
     here = [LOCAL] * (args.ranks or 1)
     hosts = here if args.hosts is None else parse_hosts(args.hosts)
     if args.ranks is not None and len(hosts) != args.ranks:
         raise CallError(
             f"--ranks {args.ranks} on --hosts {args.hosts}: these have {len(hosts)}"
         )
-    if not hosts or (args.ranks == 0):
-        raise CallError("--ranks 0: at least one rank is needed")
     spare = hosts[-1:] if args.spare is None else parse_hosts(args.spare)
     standbys = [spare[i % len(spare)] for i in range(args.standby)]
     elastic = Elastic(

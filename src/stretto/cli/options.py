@@ -91,7 +91,11 @@ class CommandParser(argparse.ArgumentParser):
             known = [word.strip("' ") for word in wrong[2].split(",")]
             message += _nearest(wrong[1], known)
         elif unknown := re.search(r"unrecognized arguments: (--\S+)", message):
-            message += _nearest(unknown[1].partition("=")[0], self.options())
+            word, known = unknown[1].partition("=")[0], self.options()
+            if word in known:  # of another action
+                message += f"; {word} is an option of another action"
+            else:
+                message += _nearest(word, known)
         super().error(message)
 
     def options(self) -> list[str]:

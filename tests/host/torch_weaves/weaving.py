@@ -143,6 +143,8 @@ def use_found(comm: Any, folder: str, device: str = "cpu") -> None:
         wide = torch.zeros(34, 24, device=device)[:, ::2]
         for tensors, why in (
             ({"x": x}, "want x, w"),
+            ({"x": x, "w": None}, "w a NoneType; want tensors"),
+            ({"x": x.cpu().numpy(), "w": w}, "x is a ndarray"),
             ({"x": wide, "w": w}, r"want \(rows, k\), contiguous"),
             ({"x": x[:, :9].contiguous(), "w": w}, r"x has shape \(34, 9\)"),
             ({"x": x, "w": w.double()}, "of one type"),

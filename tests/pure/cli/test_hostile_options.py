@@ -7,6 +7,7 @@ import pytest
 
 from stretto import cli
 from stretto.cli import run
+from stretto.fabric.meeting import watching
 
 HOSTILE = ("-1", "nan", "inf", "1" + "0" * 30, "", "\u0663", "1_0", "+5", "x", "0x10")
 
@@ -99,3 +100,26 @@ def test_hostile_targets(capsys, verb, value):
 
     assert status in (1, 2)
     assert line
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("launch --ranks 0 -- true", "at least one rank is needed"),
+        ("cluster trace --jobs 5", "--jobs is an option of another action"),
+        ("cluster trace --jbos 5", "did you mean --jobs?"),
+        ("elastic drain 1 --job no-such-job", "no job named 'no-such-job'"),
+        ("standby --join no-such-job -- true", "no job named 'no-such-job'"),
+    ],
+)
+def test_what_a_stranger_types_is_answered_for_what_it_is(
+    capsys, monkeypatch, words, why
+):
+    """And nothing that only we know is named: other options, sockets, ranks."""
+    monkeypatch.setattr(watching, "_LOOK_S", 0.2)
+    status, last = said(capsys, *words.split())
+
+    assert status == 2
+    assert why in last
+    assert "None" not in last
+    assert ".sock" not in last

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from stretto.errors import CallError, StrettoError
+from stretto.errors import CallError, CollectiveTimeout, StrettoError
 from stretto.fabric.address import reached
 from stretto.fabric.meeting.environment import ADDRESS, find_place
 from stretto.fabric.meeting.greet import Unanswered, greet
@@ -39,6 +39,13 @@ def _at(address: str) -> Meeting:
         except Unanswered:  # its ranks may still be starting
             if time.monotonic() > until:
                 raise
+        except CollectiveTimeout as e:
+            if place.address is not None:
+                raise
+            raise CallError(
+                f"no job named {address!r} of this user is found here whose ranks may "
+                "change; name one as `stretto launch` said it, or its tcp://HOST:PORT"
+            ) from e
 
 
 def _only() -> Meeting:

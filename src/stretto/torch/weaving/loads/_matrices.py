@@ -21,6 +21,11 @@ def matrices(load: WovenLoad, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Te
     if {*tensors} != {"x", "w"}:
         raise CallError(f"{load.name}: {', '.join(tensors) or 'no'} tensors; want x, w")
     x, w = tensors["x"], tensors["w"]
+    if not isinstance(x, Tensor) or not isinstance(w, Tensor):
+        raise CallError(
+            f"{load.name}: x is a {type(x).__name__} and w a {type(w).__name__}; want "
+            "tensors"
+        )
     good = x.dim() == w.dim() == 2 and x.shape[1] == w.shape[0] and x.dtype == w.dtype
     if x.is_cuda and x.device.index != torch.cuda.current_device():
         raise CallError(
