@@ -14,7 +14,7 @@ from stretto.runtime.choice import Question, Selector
 from stretto.runtime.choice.plans import plan_of, works
 from stretto.runtime.choice.question import NO_SEATS
 from stretto.runtime.choice.seats import seats_of, settled_places
-from stretto.runtime.choice.select import possible
+from stretto.runtime.choice.select import Profile, possible
 
 GRID = """
 about = "Nine ranks in a square, each joined to its neighbours"
@@ -116,24 +116,69 @@ def time_us(choice, of):
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter"])
-def test_a_ring_goes_round_an_empty_place_where_that_is_quickest(grid, name):
-    """Each hop is one link; what is chosen where nobody says where ranks sit loses."""
+def test_a_ring_goes_round_an_empty_place(grid, name):
+    """Each hop is one link; what is chosen there is as quick, and else it is slower."""
     of = asked(grid, AROUND, collective=name)
+    ring = next(o for o in possible(of) if o.algorithm.name.startswith(f"{name}/ring:"))
+    order = [int(word) for word in ring.algorithm.name.partition(":")[2].split("-")]
+    around = [RING.index(AROUND[rank]) for rank in order]
+    steps = {(b - a) % 8 for a, b in zip(around, (*around[1:], around[0]), strict=True)}
+    assert steps in ({1}, {7})
+    found = Selector("cpu").choose(of)
+    assert time_us(found, of) <= time_us(ring, of)
+    blind = Selector("cpu").choose(replace(of, seats=NO_SEATS))
+    assert 1.5 * time_us(found, of) < time_us(blind, of)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 4])
+@pytest.mark.parametrize("name", ["broadcast", "reduce"])
+def test_a_chain_goes_from_neighbour_to_neighbour(grid, name, gone):
+    """From whatever root: it is a program like any other, in another order."""
+    places = tuple(r for r in range(9) if r != gone)
+    of = replace(asked(grid, places, collective=name), params=(("root", 5),))
     found = Selector("cpu").choose(of)
     shape, _, order = found.algorithm.name.partition(":")
-    assert f"{name}/ring" == shape
-    places = [AROUND[int(word)] for word in order.split("-")]
-    assert places in ([*RING], [0, *reversed(RING[1:])])
-    blind = Selector("cpu").choose(replace(of, seats=NO_SEATS))
-    assert time_us(found, of) < time_us(blind, of)
+    assert f"{name}/chain" == shape
+    assert sorted(order.split("-")) == sorted(map(str, range(8)))
+    plain = next(o for o in possible(of) if o.algorithm.name == shape)
+    assert time_us(found, of) < time_us(plain, of)
 
 
 def test_nobody_changes_places_on_a_machine_that_is_alike_everywhere():
-    """There the profile's row for so many ranks competes, and no order of a ring."""
+    """There the profile's row for so many ranks competes, and no other order."""
     of = asked("cpux4", (0, 1, 3))
-    assert ":" not in Selector("cpu").choose(of).algorithm.name
+    assert not [o for o in possible(of) if ":" in o.algorithm.name]
     assert NO_SEATS == seats_of("cpux4", range(4)) == seats_of("", (0, 2))
     assert ("cpux4", (0, 1, 3)) == seats_of("cpux4", [0, 1, 3])
+
+
+def test_all_of_a_machine_counts_where_its_places_are_not_alike(grid):
+    """A square of nine has no ring of single links, and a chain of them."""
+    assert (grid, tuple(range(9))) == seats_of(grid, range(9))
+    of = replace(asked(grid, tuple(range(9))), collective="broadcast")
+    of = replace(of, params=(("root", 0),))
+    found = Selector("cpu").choose(of)
+    plain = [o for o in possible(of) if ":" not in o.algorithm.name]
+    assert time_us(found, of) < min(time_us(o, of) for o in plain if works(o, of))
+
+
+def test_what_the_user_measured_there_is_believed(grid):
+    """With all places taken; with one empty it competes, like what is shipped."""
+    text = """
+executor = "cpu"
+[[rule]]
+collective = "all_reduce"
+memory = "staged"
+ranks = [8, 9]
+sizes = [["1G", "all_reduce/one_shot push bulk staged"]]
+"""
+    measured = Profile.parse(text, "mine")
+    name = "all_reduce/one_shot"
+    whole = asked(grid, tuple(range(9)))
+    assert name == Selector("cpu", measured).choose(whole).algorithm.name
+    assert name != Selector("cpu").choose(whole).algorithm.name
+    part = asked(grid, AROUND)
+    assert name != Selector("cpu", measured).choose(part).algorithm.name
 
 
 def test_a_program_among_the_members_competes_as_one_of_these_alone(own, grid):

@@ -11,13 +11,16 @@ import functools
 import importlib
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 from stretto.errors import CallError, UnknownNameError
-from stretto.program.lang import Algorithm, alone, registered
+from stretto.program.lang import Algorithm, alone, ordered, registered
 from stretto.registry import entries, modules
 
 __all__ = ["among", "get", "names", "of"]
+
+_ORDER = re.compile(r"\d{1,5}(-\d{1,5})*", re.ASCII)
 
 
 @functools.cache
@@ -67,10 +70,13 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Algorithm:
-    """Return the algorithm of that name."""
+    """Return the algorithm of that name; `NAME:2-0-1` is it with its ranks so."""
     found = _all()
     if not isinstance(name, str):
         raise UnknownNameError.among("algorithm", name, found)
+    whole, _, order = name.rpartition(":")
+    if name not in found and whole in found and _ORDER.fullmatch(order):
+        return ordered(found[whole], tuple(map(int, order.split("-"))))
     if name not in found:
         collective, _, shape = name.partition("/")
         some = [n for n in found if n.startswith(f"{collective}/")]

@@ -6,13 +6,12 @@ from stretto.program.lang import Ranks, algorithm
 
 
 @algorithm("all_gather/ring")
-def ring(ranks: Ranks, order: tuple[int, ...] = ()) -> None:
+def ring(ranks: Ranks) -> None:
     """Parts travel once round."""
     n, k = len(ranks), len(ranks[0].input)
-    line = [ranks[r] for r in order or range(n)]
     for r in ranks:
         r.output[r * k : r * k + k] = r.input[:]
     for step in range(n - 1):
-        for i, r in enumerate(line):
-            at = line[(i - step) % n] * k
-            line[(i + 1) % n].output[at : at + k] = r.output[at : at + k]
+        for r in ranks:
+            at = (r - step) % n * k
+            ranks[r + 1].output[at : at + k] = r.output[at : at + k]

@@ -6,16 +6,15 @@ from stretto.program.lang import Ranks, algorithm
 
 
 @algorithm("reduce_scatter/ring")
-def ring(ranks: Ranks, order: tuple[int, ...] = ()) -> None:
+def ring(ranks: Ranks) -> None:
     """The sum for rank r starts at rank r + 1 and grows on its way round."""
     n, k = len(ranks), len(ranks[0].output)
-    line = [ranks[r] for r in order or range(n)]
     for r in ranks:
         r.scratch("sums", n * k)[:] = r.input[:]
     for step in range(n - 1):
-        for i, r in enumerate(line):
-            at = line[(i - 1 - step) % n] * k
+        for r in ranks:
+            at = (r - 1 - step) % n * k
             source = r.scratch("sums", n * k)[at : at + k]
-            line[(i + 1) % n].scratch("sums", n * k)[at : at + k] += source
+            ranks[r + 1].scratch("sums", n * k)[at : at + k] += source
     for r in ranks:
         r.output[:] = r.scratch("sums", n * k)[r * k : r * k + k]

@@ -55,8 +55,8 @@ class Elastic:
     """How long a place is kept for a standby that has not come yet."""
     machine: str = ""
     """The machine, by name or by its file: rank r sits at its place r at the start, and
-    who takes a lost rank's number where that sat. With fewer ranks than it has places,
-    programs for those that are taken compete, and the simulator decides."""
+    who takes a lost rank's number where that sat. Programs for the places that are
+    taken compete, and orders of the ranks; the simulator decides."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""

@@ -16,6 +16,8 @@ Seats: TypeAlias = tuple[str, tuple[int, ...]]
 NO_SEATS: Seats = ("", ())
 STAGED, ZERO_COPY, ACROSS = "staged", "zero_copy", "across"
 HALF, WHOLE = "half", "whole"
+MOST_SIMULATED = 16
+"""Ranks up to which candidates are simulated; beyond, the first that works is taken."""
 
 
 class Choice(NamedTuple):
@@ -50,7 +52,7 @@ class Question:
     hosts: tuple[int, ...] = ()
     """The host of each rank; empty: all are on one."""
     seats: Seats = NO_SEATS
-    """Where ranks sit on a part of a machine; nothing: on all of it, or who knows."""
+    """Where ranks sit on a machine; nothing: anywhere, or it is the same where."""
     beside: bool = False
     """Whether others run beside it: rows that were measured so are about it."""
     bits: str = ANY

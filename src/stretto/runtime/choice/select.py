@@ -102,7 +102,7 @@ class Rule:
         return (
             self.collective == asked.collective
             and not asked.hosts  # it was measured on one, and
-            and not asked.seats[1]  # with nobody's place empty
+            and not asked.seats[1]  # where nobody said how ranks sit
             and (self.memory == asked.memory or self._goes_across(asked))
             and self.beside == asked.beside
             and self.one_way <= asked.one_way

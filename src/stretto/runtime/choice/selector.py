@@ -15,9 +15,15 @@ from stretto.runtime.choice.beside import Beside
 from stretto.runtime.choice.bits import ANY, PAIRS
 from stretto.runtime.choice.kept import KEPT_FROM, are_shipped, kept_at
 from stretto.runtime.choice.plans import plan_of, works
-from stretto.runtime.choice.question import NO_SEATS, STAGED, Choice, Question
+from stretto.runtime.choice.question import (
+    MOST_SIMULATED,
+    NO_SEATS,
+    STAGED,
+    Choice,
+    Question,
+)
 from stretto.runtime.choice.rowrules import RowRule
-from stretto.runtime.choice.seats import machine_at
+from stretto.runtime.choice.seats import is_full, machine_at
 from stretto.runtime.choice.select import (
     PACKETS_UP_TO,
     Pin,
@@ -28,8 +34,6 @@ from stretto.runtime.choice.select import (
     possible,
 )
 
-_MOST_SIMULATED = 16
-"""Ranks up to which candidates are simulated; beyond, the first that works is taken."""
 _POWER = "; pairs are of 2, 4, 8, ... ranks"
 _ALIKE = 1.02
 """Of large calls over hosts, simulated times that differ by less count as equal."""
@@ -107,9 +111,15 @@ class Selector:
         return fewer if fits else found
 
     def _told(self, asked: Question) -> Choice | None:
-        """Return what a profile says, the user's before ours."""
+        """Return what a profile says, the user's before ours.
+
+        The user's was measured on the machine that a job names, with all its places
+        taken; ours on others, and with ranks of which nobody knew how they sat.
+        """
         for profile in self._profiles:
-            found = profile.choose(asked, lambda one: self._usable(one, asked))
+            full = profile is not self._profiles[-1] and is_full(asked.seats)
+            said = replace(asked, seats=NO_SEATS) if full else asked
+            found = profile.choose(said, lambda one: self._usable(one, asked))
             if found is not None:
                 return found
         return None
@@ -126,7 +136,7 @@ class Selector:
 
     def _search(self, asked: Question) -> Choice | None:
         """Return the cheapest by the simulator; of many ranks, the first that works."""
-        if asked.num_ranks > _MOST_SIMULATED:
+        if asked.num_ranks > MOST_SIMULATED:
             some = _for_many(possible(asked), asked)
             return next((option for option in some if works(option, asked)), None)
         costs = [
@@ -140,7 +150,7 @@ class Selector:
         return min(costs, key=lambda c: c[:2])[2]
 
     def _competing(self, asked: Question) -> Iterator[Choice]:
-        """Yield what is simulated; on a part of a machine, first what a profile says.
+        """Yield what is simulated; on a named machine, first what a profile says.
 
         It was measured with as many ranks, and not with just these.
         """
