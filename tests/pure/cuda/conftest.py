@@ -72,6 +72,7 @@ def one_hop():
 @pytest.fixture
 def fake(monkeypatch):
     """Return a fake driver that every module asks."""
+    from stretto.executors.cuda.device import driver
     from stretto.executors.cuda.flags import regions
     from stretto.executors.cuda.flags.watch import SessionWatch
 
@@ -84,6 +85,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(SessionWatch, "__init__", noted)
     made = _fakes.FakeDriver()
     replace_driver(monkeypatch, made)
+    monkeypatch.setattr(driver, "_devices", {})
     small = {"stage": 1 << 20, "packets": 1 << 20}
     monkeypatch.setattr(regions, "HALVES", small)
     monkeypatch.setenv("STRETTO_CUDA_STREAMS", "2")

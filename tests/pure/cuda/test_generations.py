@@ -14,6 +14,7 @@ from cuda_tensors import read_as_on_gpu  # noqa: E402
 from stretto.errors import CommunicatorBroken  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver, memory  # noqa: E402
+from stretto.executors.cuda.device.ranges import MOST_LEFT  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
 from stretto.runtime.calls import Communicator  # noqa: E402
 
@@ -115,17 +116,35 @@ def test_what_a_graph_has_of_an_earlier_session_lies_nowhere(fake, freed):
     assert [([], [], [], True)] * 2 == on_ranks(fake, 2, work)
 
 
-def test_addresses_of_the_oldest_sessions_are_given_back(monkeypatch):
-    """There are so many: a job that changes every minute goes on for years."""
+def closed(device, monkeypatch, *reserved):
+    """Close a slab whose addresses stay; return which were given back for it."""
     given = []
-    monkeypatch.setattr(memory, "_gone", [])
+    monkeypatch.setattr(memory, "hosts_of", lambda group: (0, 0))
     monkeypatch.setattr(memory, "attempt", lambda name, *of: given.append((name, *of)))
+    slab = memory.Slab(device, SimpleNamespace(rank=0, num_ranks=2))
+    slab._reserved = list(reserved)
+    slab.keeps_addresses = True
+    slab.close()
+    return [of[0] for name, *of in given if name == "cuMemAddressFree"]
+
+
+def test_addresses_of_the_oldest_sessions_are_given_back(fake, monkeypatch):
+    """There are so many: a job that changes every minute goes on for years."""
+    device, gone = driver.open_device(0), []
     for nth in range(200):
-        group = SimpleNamespace(rank=0, num_ranks=2)
-        monkeypatch.setattr(memory, "hosts_of", lambda group: (0, 0))
-        slab = memory.Slab(SimpleNamespace(), group)
-        slab._reserved = [2 * nth, 2 * nth + 1]
-        slab.keeps_addresses = True
-        slab.close()
-    gone = [of[0] for name, *of in given if name == "cuMemAddressFree"]
-    assert list(range(400 - memory._MOST_LEFT)) == gone
+        gone += closed(device, monkeypatch, 2 * nth, 2 * nth + 1)
+    assert list(range(400 - MOST_LEFT)) == gone
+
+
+def test_each_gpu_keeps_addresses_of_its_own_sessions(fake, monkeypatch):
+    """However often it is opened; and nothing of another's is given back for them."""
+    fake.who.rank = 0
+    one = driver.open_device(0)
+    assert one is driver.open_device(0)
+    fake.who.rank = 1
+    other = driver.open_device(0)
+    assert one is not other
+    assert one.uuid != other.uuid
+    assert [] == closed(one, monkeypatch, *range(MOST_LEFT))
+    assert [] == closed(other, monkeypatch, 1000)
+    assert [0] == closed(one, monkeypatch, 1001)

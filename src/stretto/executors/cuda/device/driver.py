@@ -8,13 +8,14 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, DeviceError, MissingExtraError
+from stretto.executors.cuda.device.ranges import LeftRanges
 
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
@@ -84,7 +85,7 @@ def require_no_multicast() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """The GPU of a rank, its primary context current."""
+    """The GPU of a rank, its primary context current: one object in a process."""
 
     handle: Any
     ordinal: int
@@ -93,7 +94,8 @@ class Device:
     name: str
     arch: tuple[int, int]
     num_sms: int
-    """Shared memory a block may ask for."""
+    left: LeftRanges = field(default_factory=LeftRanges, repr=False, compare=False)
+    """Addresses of sessions that have ended."""
 
     def enter(self) -> None:
         """Make the context current on this thread."""
@@ -107,6 +109,8 @@ class Device:
 
 _opened: list[int] = []
 """The devices that this process has opened: a rank stays on its GPU."""
+_devices: dict[str, Device] = {}
+"""Those that it has opened itself, by their UUID."""
 
 
 def here() -> int:
@@ -136,11 +140,17 @@ def open_device(local_rank: int) -> Device:
     _opened.append(int(handle))
     primary = ask("cuDevicePrimaryCtxRetain", handle)
     ask("cuCtxSetCurrent", primary)
+    uuid = bytes(ask("cuDeviceGetUuid", handle).bytes).hex()
+    known = _devices.get(uuid)
+    return known or _devices.setdefault(uuid, _described(handle, primary, uuid))
+
+
+def _described(handle: Any, context: Any, uuid: str) -> Device:
     return Device(
         handle=handle,
         ordinal=int(handle),
-        context=primary,
-        uuid=bytes(ask("cuDeviceGetUuid", handle).bytes).hex(),
+        context=context,
+        uuid=uuid,
         name=ask("cuDeviceGetName", 128, handle).split(b"\0")[0].decode(),
         arch=_arch(handle),
         num_sms=_attribute(handle, "MULTIPROCESSOR_COUNT"),

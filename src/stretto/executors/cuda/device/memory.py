@@ -67,7 +67,10 @@ class Slab:
         attempt("cuCtxSynchronize")
         for start, nbytes in self._mapped:
             attempt("cuMemUnmap", start, nbytes)
-        for start in _left(self._reserved) if self.keeps_addresses else self._reserved:
+        free = self._reserved
+        if self.keeps_addresses:
+            free = self.device.left.leave(free)
+        for start in free:
             attempt("cuMemAddressFree", start, RANGE_BYTES)
         for start in self._opened:
             attempt("cuIpcCloseMemHandle", start)
@@ -260,19 +263,6 @@ class Slab:
             return int(ask("cuMemExportToShareableHandle", handle, _fd_type(), 0))
         finally:
             ask("cuMemRelease", handle)
-
-
-_MOST_LEFT = 256
-"""Ranges of sessions that have gone: a quarter of what there are addresses for."""
-_gone: list[int] = []
-
-
-def _left(reserved: Sequence[int]) -> list[int]:
-    """Leave ranges reserved, without memory; return which ones to free for them."""
-    _gone.extend(reserved)
-    freed = _gone[:-_MOST_LEFT]
-    del _gone[:-_MOST_LEFT]
-    return freed
 
 
 def open_slab(device: Device, group: Group, nbytes: int, *, kept: int) -> Slab:
