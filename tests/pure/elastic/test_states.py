@@ -65,6 +65,24 @@ def test_batches_go_on_where_they_were_whoever_asks(workers):
         assert workers or len(read) == 4 * (15 - start)
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("now", [1, 2, 3, 5])
+def test_more_or_fewer_ranks_divide_the_samples_anew(now, drop_last):
+    """As if each sampler had been made for so many; its epoch stays, and its order."""
+    data = TensorDataset(torch.arange(40))
+    for rank in range(now):
+        ours, new = (
+            DistributedSampler(
+                data, num_replicas=n, rank=r, seed=7, drop_last=drop_last
+            )
+            for n, r in ((3, 2), (now, rank))
+        )
+        ours.set_epoch(4)
+        new.set_epoch(4)
+        Batches(DataLoader(data, sampler=ours), 1, None).seat(rank, now)
+        assert (list(new), len(new)) == (list(ours), len(ours))
+
+
 def model(width=4):
     """A small model with an optimizer that has a state."""
     torch.manual_seed(0)

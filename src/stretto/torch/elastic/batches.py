@@ -47,10 +47,20 @@ class Batches:
         return iter(found)
 
     def seat(self, rank: int, num_ranks: int) -> None:
-        """Be this rank's, of so many."""
+        """Be this rank's, of so many: a sampler computes its share anew."""
         sampler = _sampler_of(self._loader)
         if isinstance(sampler, data.distributed.DistributedSampler):
-            sampler.rank, sampler.num_replicas = rank, num_ranks
+            epoch = sampler.epoch
+            data.distributed.DistributedSampler.__init__(
+                sampler,
+                sampler.dataset,
+                num_replicas=num_ranks,
+                rank=rank,
+                shuffle=sampler.shuffle,
+                seed=sampler.seed,
+                drop_last=sampler.drop_last,
+            )
+            sampler.set_epoch(epoch)
 
 
 def _sampler_of(loader: Any) -> Any:
