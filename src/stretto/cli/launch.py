@@ -38,7 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ranks", type=int, metavar="N", help="how many, on this host")
     add("--standby", type=int, default=0, metavar="N", help="how many stand by [0]")
     add("--min", type=int, default=0, metavar="N", help="go on with so few [all]")
-    add("--max", type=int, default=0, metavar="N", help="grow to so many [all]")
+    add(
+        "--max",
+        type=int,
+        default=0,
+        metavar="N",
+        help="grow to so many at most [no limit]",
+    )
     add("--machine", default="", help="what ranks sit on, of `stretto list` [any]")
     add("--spare", metavar="A[:N]", help="hosts of those who stand by [the last]")
     add("--job", metavar="NAME", help="what it is found by [drawn by lot]")

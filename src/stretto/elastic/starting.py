@@ -15,7 +15,7 @@ from functools import partial
 from stretto.fabric.jit.handlers import held_back
 from stretto.fabric.process import die_with_parent
 from stretto.runtime.calls import Elastic
-from stretto.runtime.calls.changing import ELASTIC
+from stretto.runtime.calls.options import ELASTIC
 
 LOCAL = ""
 """The host that the launcher runs on."""

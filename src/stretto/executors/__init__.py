@@ -148,7 +148,7 @@ class Group(Protocol):
     opens_late: bool = False
     """Whether sessions are opened by the first calls that need them."""
     most_ranks: int = 0
-    """How many ranks it may come to have, where it may be renewed; 0: it may not."""
+    """For how many ranks there is room, where it may be renewed; 0: it may not be."""
 
     def exchange(
         self, payload: Mapping[str, Any], fds: Sequence[int] = ()

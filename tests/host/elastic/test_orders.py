@@ -75,3 +75,30 @@ def test_ranks_are_drained_replaced_and_looked_at(start, tmp_path, monkeypatch):
 
     assert {0, 1} == set(found)
     assert "240" in found[0]
+
+
+def test_a_job_grows_beyond_its_start(start, tmp_path, monkeypatch):
+    """Nobody said how many there may be; each takes its share of the data anew."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    members = begin(start, 2, 1, epochs=40)
+    until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
+    with watching() as meeting:
+        until(lambda: is_under_way(meeting) and stands_by(meeting), 120)
+        then = elastic.grow(meeting, 1)
+        assert (3, 1) == (len(then.ranks), then.generation)
+        step = max(one.said.get("step", 0) for one in then.ranks)
+        until(lambda: is_under_way(meeting, step + 3), 60)
+    assert {0, 1, 2} == set(losses_of(members))
+
+
+def test_a_job_grows_no_further_than_it_may(start, tmp_path, monkeypatch):
+    """Its first rank says why; it goes on as it is."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    members = begin(start, 1, 1, epochs=20, max_ranks=1)
+    until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
+    with watching() as meeting:
+        until(lambda: is_under_way(meeting) and stands_by(meeting), 120)
+        with pytest.raises(MembershipError, match=r"grow\(1\): 2 ranks; want at most"):
+            elastic.grow(meeting, 1, within_s=1.0)
+        assert 1 == len(elastic.look(meeting).ranks)
+    assert {0} == set(losses_of(members))

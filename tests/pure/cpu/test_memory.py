@@ -74,7 +74,7 @@ def new_slab():
     """Return a slab of one rank."""
     places = SlabLayout(num_ranks=1)
     fd = create_file(places.nbytes)
-    slab = Slab(places, fd)
+    slab = Slab(places, fd, 1)
     os.close(fd)
     return slab
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tests.pure.elastic.stepping import Rules, begin, explore
 
 from stretto.fabric.messages import Errand
+from stretto.runtime.calls import Elastic
+from stretto.runtime.calls.changing import READY
 from stretto.runtime.calls.committing import (
     StepReport,
     StepVerdict,
@@ -101,4 +103,28 @@ def test_the_only_one_that_has_the_state_is_not_replaced_by_order():
     assert set() == standing.dismissed
 
     planned.hear(Errand(verb="replace", about=(), said={}))
+    assert {"refused": ""} == said
+
+
+def test_no_more_ranks_are_suggested_than_there_may_be():
+    """The first rank says why not; of three that may be, two and one are suggested."""
+    said, suggested = {}, []
+    standing = SimpleNamespace(
+        identities=("a", "b"),
+        identity="a",
+        generation=4,
+        gone={},
+        facts={"c": {READY: True}},
+        standbys=("c",),
+        accepts=lambda facts: True,
+        tell=lambda **more: said.update(more),
+        suggest=lambda order, **more: suggested.append(order),
+    )
+    elastic = Elastic(max_ranks=3)
+    part = SimpleNamespace(standing=standing, stands_by=False, elastic=elastic)
+    planned = Planned(part)
+    planned.hear(Errand(verb="grow", about=(), said={"n": 2}))
+    assert {"refused": "grow(2): 4 ranks; want at most max_ranks=3 of Elastic"} == said
+    planned.hear(Errand(verb="grow", about=(), said={"n": 1}))
+    assert [["a", "b", "c"]] == suggested
     assert {"refused": ""} == said

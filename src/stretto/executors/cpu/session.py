@@ -30,7 +30,7 @@ from stretto.executors.cpu.running.encode import encode
 from stretto.executors.cpu.running.explain import explained
 from stretto.executors.cpu.running.places import Memory
 from stretto.executors.cpu.shared.heap import Heap
-from stretto.executors.cpu.shared.slab import CALL, Slab, SlabLayout
+from stretto.executors.cpu.shared.slab import Slab
 from stretto.executors.cpu.sharing import OwnSlab, share
 from stretto.executors.cpu.words import BETWEEN_BYTES, Common, Header
 from stretto.fabric.jit import require
@@ -69,13 +69,11 @@ class CpuSession(Session):
         self._words[Common.EPOCH] = 1
         self._between = np.empty(BETWEEN_BYTES + 2 * PAGE, np.uint8)
         self._words[Common.BETWEEN] = -(-self._between.ctypes.data // PAGE) * PAGE
-        most = max(group.num_ranks, group.most_ranks)
-        self._mine = OwnSlab(SlabLayout(num_ranks=most), stays=group.most_ranks > 0)
+        self._mine = OwnSlab(group, self._words)
         self._heap = Heap(group)
         self._slabs: tuple[Slab | FarSlab, ...] = ()
         self._way: FarHosts | None = None
         self._memory: Memory | None = None
-        self._known: set[str] = set()
         self._touched: set[tuple[int, int]] = set()
         """What launches stage in: address and bytes, of every rank's slab."""
         self._copy = np.empty(0, np.uint8)
@@ -90,7 +88,6 @@ class CpuSession(Session):
         group.on_exchange.append(self._begin_exchange)
         self._address = self._interpreter.address  # looked up here, not in each call
         self.same_arrays = self._interpreter.same_arrays
-        self._words[Common.CALL] = self._mine.slab.address + CALL
         self._words[Common.RING] = self._ring.address if self._ring else 0
 
     def _share(self, kept: Sequence[int | None]) -> None:
@@ -137,6 +134,7 @@ class CpuSession(Session):
     def renew(self, kept: Sequence[int | None]) -> bool:
         """Go on with the group's new ranks: only what changes is mapped anew."""
         before, far = self._memory, self._way is not None
+        self._mine.make_room()
         self._mine.slab.begin()
         hooks = self._group.on_exchange  # peers see exchanges of calls, not of sharing
         hooks.remove(self._begin_exchange)
@@ -236,9 +234,7 @@ class CpuSession(Session):
         for address, nbytes in encoded.touched:
             prefault(address, nbytes)
         self._touched.update(encoded.touched)
-        if text not in self._known:
-            self._known.add(text)
-            self._mine.slab.register(int(encoded.table[Header.FINGERPRINT]), text)
+        self._mine.register(int(encoded.table[Header.FINGERPRINT]), text)
         if self._ring is not None:
             said = plan.value, self._group.rank, encoded.table
             encoded.table[Header.KIND] = self._ring.define(
@@ -349,7 +345,6 @@ class CpuSession(Session):
         self._heap.close()
         self._slabs = ()
         self._memory = None
-        self._known.clear()
 
 
 def _aside(launch: Launch) -> Launch:

@@ -19,7 +19,7 @@ from stretto.executors import Group, hosts_of
 from stretto.executors.cpu.peers.crowding import is_crowded, where
 from stretto.executors.cpu.peers.far import FarHosts, FarSlab
 from stretto.executors.cpu.running.loaded import Interpreter, interpreter, is_kept
-from stretto.executors.cpu.shared.slab import ABI, Slab, SlabLayout
+from stretto.executors.cpu.shared.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Common
 from stretto.fabric import hop
 from stretto.fabric.across import Witness, admit, why_not
@@ -30,20 +30,45 @@ from stretto.fabric.memory import create_file, prefault
 class OwnSlab:
     """This rank's slab, with its file as long as somebody is to be given it."""
 
-    def __init__(self, layout: SlabLayout, *, stays: bool) -> None:
-        """Make it; `stays`: others may come who map it, too."""
-        self.fd, self._stays = create_file(layout.nbytes), stays
+    def __init__(self, group: Group, words: NDArray[np.int64]) -> None:
+        """Make it, with room for all ranks that there may be."""
+        self._group, self._words = group, words
+        self.number, self.fd = 0, -1
+        """Which of this rank's slabs it is, from 1 on."""
+        self._make()
+
+    def _make(self) -> None:
+        most = max(self._group.num_ranks, self._group.most_ranks)
+        layout = SlabLayout(num_ranks=most)
+        self.number, self.fd = self.number + 1, create_file(layout.nbytes)
+        self._known: set[str] = set()
         try:
-            self.slab = Slab(layout, self.fd)
+            self.slab = Slab(layout, self.fd, self.number)
             self.slab.begin()
             prefault(self.slab.address, layout.packets(0))
         except BaseException:
             self.close()
             raise
+        self._words[Common.CALL] = self.slab.address + CALL
+
+    def make_room(self) -> None:
+        """Be a larger one, if more ranks are to come than there is room for.
+
+        All who stay do so: they know as much of each other.
+        """
+        if self._group.most_ranks > self.slab.layout.num_ranks:
+            self.close()
+            self._make()
+
+    def register(self, fingerprint: int, text: str) -> None:
+        """Let peers read what a fingerprint means."""
+        if text not in self._known:
+            self._known.add(text)
+            self.slab.register(fingerprint, text)
 
     def given(self) -> None:
         """Give the descriptor back, when all have it who ever come."""
-        if not self._stays:
+        if not self._group.most_ranks:  # nobody comes later
             self.close()
 
     def close(self) -> None:
@@ -88,6 +113,7 @@ def share(
     fds: set[int] = set()
     said: dict[str, Any] = {"abi": ABI, "kept": is_kept(), **where(), "heap": heap}
     said |= {"most": places.num_ranks, "epoch": int(words[Common.EPOCH])}
+    said["slab"] = mine.number
     admit()
     witness = Witness()
     said["witness"] = witness.dump()
@@ -159,11 +185,16 @@ def _map_all(
             slabs.append(mine.slab)
         elif hosts[rank] != hosts[group.rank]:
             slabs.append(FarSlab(mine.slab, rank))
-        elif part["heap"]["new"]:
-            known = spare[rank] or have[rank]
-            slabs.append(_mapped(places, theirs[0], None, known))
         else:
-            slabs.append(_mapped(places, theirs[0], have[rank], spare[rank]))
+            number = 0 if part["heap"]["new"] else part["slab"]
+            kept, place = have[rank], spare[rank] or have[rank]
+            if isinstance(kept, Slab) and (kept.layout, kept.number) == (
+                places,
+                number,
+            ):
+                slabs.append(kept)
+            else:
+                slabs.append(_mapped(places, theirs[0], part["slab"], place))
     return slabs
 
 
@@ -192,16 +223,14 @@ def _check(parts: Sequence[Mapping[str, Any]], places: SlabLayout) -> None:
 
 
 def _mapped(
-    places: SlabLayout, fd: int, have: Slab | FarSlab | None, spare: Any
+    places: SlabLayout, fd: int, number: int, place: Slab | FarSlab | None
 ) -> Slab:
-    """Return a slab of a rank of this host: the one that is here, or mapped now."""
-    if isinstance(have, Slab):
-        return have
-    if isinstance(spare, Slab):
-        spare.mapping.replace(fd)
-        found = spare
+    """Return a slab of a rank of this host, mapped where another one is, if it fits."""
+    if isinstance(place, Slab) and place.layout == places:
+        place.mapping.replace(fd)
+        place.number, found = number, place
     else:
-        found = Slab(places, fd)
+        found = Slab(places, fd, number)
     prefault(found.address, places.packets(0))
     return found
 

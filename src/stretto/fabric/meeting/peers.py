@@ -77,7 +77,7 @@ class PeerGroup:
         self.only_transfers = self.opens_late = False
         """Whether two ranks send and receive here, and do nothing else."""
         self.most_ranks = 0
-        """How many ranks it may come to have, where it may be renewed."""
+        """How many ranks there is room for, where it may be renewed; 0: it may not."""
         self.deadline_s, self._asked_s = host.deadline_s, 0.0
         """How long a wait may last without progress."""
         self.on_break: list[Callable[[], None]] = []

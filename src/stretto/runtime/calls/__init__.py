@@ -1,6 +1,5 @@
 """From a verb to a launch: the communicator, its verbs, and what it remembers."""
 
-from stretto.runtime.calls.changing import Elastic
 from stretto.runtime.calls.communicator import Communicator, lacks
 from stretto.runtime.calls.joining.spawn import (
     connect,
@@ -9,6 +8,7 @@ from stretto.runtime.calls.joining.spawn import (
     open_elastic,
     spawn,
 )
+from stretto.runtime.calls.options import Elastic
 from stretto.runtime.calls.precompile import start_precompiling
 from stretto.runtime.calls.requests.verb import VERBS, call_of
 from stretto.runtime.calls.work import Work

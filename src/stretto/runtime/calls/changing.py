@@ -7,12 +7,8 @@ been seen gone before anybody is ready: it ended, it said goodbye, or it was end
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from stretto import topology
@@ -20,18 +16,15 @@ from stretto.errors import (
     CallError,
     CommunicationError,
     CommunicatorBroken,
-    LaunchEnvironmentError,
     MembershipError,
 )
 from stretto.fabric.faults import Fault, name_ranks
 from stretto.fabric.meeting.peers import PeerGroup
 from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Prepare
-from stretto.fabric.patience import check_timeout
 from stretto.runtime.calls.ahead import RankLayout, nearest, seated
+from stretto.runtime.calls.options import Elastic, waited
 
-ELASTIC = "STRETTO_ELASTIC"
-"""The variable in which a launcher says how ranks may change, as JSON."""
 YIELDS = "yields"
 """What a member says that has given up its place: in which generation."""
 READY = "ready"
@@ -39,69 +32,6 @@ READY = "ready"
 others hear that it is there before they hear anything from it."""
 _PAUSE_S = 0.05
 Order: TypeAlias = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elastic:
-    """How the ranks of a job may change; the same on all."""
-
-    min_ranks: int = 0
-    """With fewer nobody goes on; 0: all that there were at the start."""
-    max_ranks: int = 0
-    """How many there may come to be; 0: as many as at the start."""
-    standby: int = 0
-    """How many stand by. With some, a lost rank's place is kept for one of them."""
-    wait_s: float = 30.0
-    """How long a place is kept for a standby that has not come yet."""
-    machine: str = ""
-    """The machine, by name or by its file: rank r sits at its place r at the start, and
-    who takes a lost rank's number where that sat. Programs for the places that are
-    taken compete, and orders of the ranks; the simulator decides."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        for name in ("min_ranks", "max_ranks", "standby"):
-            given = getattr(self, name)
-            if type(given) is not int or given < 0:
-                raise CallError(
-                    f"Elastic: {name}={str(given)[:40]}; want a whole number, not "
-                    "below 0"
-                )
-        _waited("Elastic", self.wait_s, "wait_s")
-        if not isinstance(self.machine, str):
-            raise CallError(
-                f"Elastic: machine={str(self.machine)[:40]}; want a name of `stretto "
-                "list`, or a .toml file's"
-            )
-        has = topology.load(self.machine).num_ranks if self.machine else math.inf
-        if max(self.min_ranks, self.max_ranks) > has:
-            raise CallError(
-                f"Elastic: min_ranks={self.min_ranks}, max_ranks={self.max_ranks} on "
-                f"{self.machine}, which has {has} places; want no more"
-            )
-        if self.max_ranks and self.min_ranks > self.max_ranks:
-            raise CallError(
-                f"Elastic: min_ranks={self.min_ranks} of max_ranks={self.max_ranks}; "
-                "want no more than these"
-            )
-
-    @classmethod
-    def of_environment(cls) -> Elastic | None:
-        """Return what a launcher has said, if it has."""
-        text = os.environ.get(ELASTIC)
-        if not text:
-            return None
-        try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError) as e:
-            raise LaunchEnvironmentError(
-                f"{ELASTIC}={text[:80]!r} is no set of options of Elastic ({e}); unset "
-                "it, or start with `stretto launch`"
-            ) from None
-
-    def least(self, num_ranks: int) -> int:
-        """Return with how many of so many ranks a job goes on."""
-        return self.min_ranks or num_ranks
 
 
 def make_elastic(peers: PeerGroup, elastic: Elastic) -> None:
@@ -203,12 +133,7 @@ def grow(self: Any, n: int = 1, *, within_s: float | None = None) -> Any:
     """Go on with so many more ranks, of those that stand by (collective)."""
     (more,) = self._read("grow", n=n)
     elastic, wait_s = _elastic(self, "grow", within_s)
-    most, want = self._group.most_ranks, self.num_ranks + more
-    if want > most:
-        raise MembershipError(
-            f"rank {self.rank}: grow({more}): {want} ranks; want at most max_ranks="
-            f"{most} of Elastic"
-        )
+    elastic.check_most(self.num_ranks + more, f"rank {self.rank}: grow({more})")
     wait_s = elastic.wait_s if wait_s is None else wait_s
     until = time.monotonic() + wait_s
 
@@ -379,7 +304,7 @@ def _elastic(
 ) -> tuple[Elastic, float | None]:
     """Return how ranks may change, and how long this call may wait, if it says so."""
     if within_s is not None:
-        within_s = _waited(f"rank {self.rank}: {what}", within_s, "within_s")
+        within_s = waited(f"rank {self.rank}: {what}", within_s, "within_s")
     _check_open(self, what)
     if self._elastic is None:
         raise CallError(
@@ -387,11 +312,3 @@ def _elastic(
             "came; want connect(elastic=stretto.Elastic(...)), and not a part of it"
         )
     return self._elastic, within_s
-
-
-def _waited(what: str, given: Any, word: str) -> float:
-    """Return a time to wait for somebody: 0 only looks."""
-    check_timeout(0 if given is None else given, what, word)
-    if given is None:
-        raise CallError(f"{what}: {word}=None; want seconds, 0 or more")
-    return float(given)

@@ -15,7 +15,6 @@ from stretto.errors import CallError
 from stretto.executors import Group, Session, comm_of
 from stretto.fabric.patience import check_deadline
 from stretto.runtime.calls import pacing, repeatable, suspending, verbs
-from stretto.runtime.calls.changing import Elastic
 from stretto.runtime.calls.choosing import selector_of
 from stretto.runtime.calls.elastic import ElasticRunner
 from stretto.runtime.calls.explain import explain
@@ -23,6 +22,7 @@ from stretto.runtime.calls.forms import channels, objects
 from stretto.runtime.calls.forms.coalesced import coalesced
 from stretto.runtime.calls.hints import argument_hint, attribute_hint
 from stretto.runtime.calls.methods import started
+from stretto.runtime.calls.options import Elastic
 from stretto.runtime.calls.runner import OWNER, Claim
 from stretto.runtime.choice.measured import Measured, agree, of_one_rank
 from stretto.runtime.choice.rowrules import RowRule

@@ -9,7 +9,8 @@ from stretto.arrays import CPU
 from stretto.executors import Group
 from stretto.runtime.calls import changing
 from stretto.runtime.calls.ahead import Ahead, Readiness
-from stretto.runtime.calls.changing import Elastic, make_elastic
+from stretto.runtime.calls.changing import make_elastic
+from stretto.runtime.calls.options import Elastic
 from stretto.runtime.calls.runner import CallRunner
 from stretto.runtime.choice.seats import seats_of, settled_places
 
@@ -23,7 +24,7 @@ class ElasticRunner(CallRunner):
 
     def _make_elastic(self, group: Group, elastic: Elastic | None) -> None:
         """Take note of how ranks may change, before a session is opened."""
-        self._elastic, self._first_ranks = elastic, group.num_ranks
+        self._elastic = elastic
         if elastic is not None:
             make_elastic(changing.peers_of(group), elastic)
 

@@ -66,6 +66,8 @@ class CallRunner:
         self.seats = NO_SEATS
         """Where the ranks sit, on a part of the machine that `Elastic` names."""
         self._places: tuple[int, ...] = ()
+        self._first_ranks = group.num_ranks
+        """How many there were at the start."""
         self._group = group
         self._sessions: dict[str, Session] = {}
         self._profiles = profiles or Measured()
@@ -253,8 +255,13 @@ class CallRunner:
         if not is_new:
             said = {"open": [*self._sessions], **self._profiles.said()}
             said |= {"place": self._places[self.rank] if self._places else self.rank}
+            said |= {"room": group.most_ranks, "first": self._first_ranks}
         parts = [part["renew"] for part, _ in group.exchange({"renew": said})]
-        first = next((part for part in parts if part), {"open": [CPU]})
+        first: Any = next((part for part in parts if part), {"open": [CPU]})
+        if group.most_ranks:  # sessions have room for all who came, as all have it
+            rooms = [part["room"] for part in parts if part] or [group.most_ranks]
+            group.most_ranks = max(*rooms, group.num_ranks)
+        self._first_ranks = int(first.get("first", self._first_ranks))
         if is_new:
             self._profiles = Measured.of(first)
         goes_on = not is_new

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stretto.errors import MembershipError
 from stretto.fabric.faults import Fault
 from stretto.fabric.messages import Abandoned, Errand, Prepare, Welcome
 from stretto.runtime.calls.changing import spare_of
@@ -55,11 +56,15 @@ class Planned:
         elif order.verb == "replace" and about:
             if not self._world.somebody_is_whole({*about}):
                 who = standing.identities.index(about[0])
-                self._has_refused = True
-                standing.tell(refused=f"nobody but rank {who} has the state")
+                self._refuse(f"nobody but rank {who} has the state")
                 return
             standing.dismissed.update(about)
             self._break(about)
+
+    def _refuse(self, why: str) -> None:
+        """Say why what was asked is not done, until something else is asked."""
+        self._has_refused = True
+        self._world.standing.tell(refused=why)
 
     def _break(self, about: list[str]) -> None:
         """End the step: who is late in it is replaced."""
@@ -75,6 +80,12 @@ class Planned:
         standing = self._world.standing
         here = [i for i in standing.identities if i not in standing.gone]
         if not here or standing.identity != here[0]:
+            return
+        try:
+            wanted = len(standing.identities) + more
+            self._world.elastic.check_most(wanted, f"grow({more})")
+        except MembershipError as e:
+            self._refuse(str(e))
             return
         spare = spare_of(standing)
         if len(spare) < len(leaving) + more:

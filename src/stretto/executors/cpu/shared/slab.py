@@ -113,9 +113,9 @@ class SlabLayout:
 class Slab:
     """One rank's slab, mapped here."""
 
-    def __init__(self, layout: SlabLayout, fd: int) -> None:
-        """Map it."""
-        self.layout = layout
+    def __init__(self, layout: SlabLayout, fd: int, number: int) -> None:
+        """Map it; `number` counts the slabs that its rank has had."""
+        self.layout, self.number = layout, number
         self.mapping = Mapping(fd, layout.nbytes)
         self.address = self.mapping.address
         self._head = self.mapping.words(0, 32)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from stretto.errors import CallError, CommunicationError
 from stretto.fabric.jit import require
 from stretto.runtime.calls.ahead import stand_by
-from stretto.runtime.calls.changing import READY, Elastic, replace_early
+from stretto.runtime.calls.changing import READY, replace_early
 from stretto.runtime.calls.communicator import Communicator, advise
+from stretto.runtime.calls.options import Elastic
 
 if TYPE_CHECKING:
     import socket
