@@ -25,6 +25,8 @@ from stretto.executors.cpu.shared.slab import (
     SlabLayout,
     slot_class,
 )
+from stretto.executors.cpu.sharing import OwnSlab, _map_all
+from stretto.executors.cpu.words import Common
 from stretto.fabric.memory import create_file
 
 
@@ -97,6 +99,55 @@ def test_a_text_too_long_is_cut():
     slab.register(5, "x" * 1000)
 
     assert "x" * 240 == slab.describe(5)
+
+
+class TwoRanks(OneRank):
+    num_ranks = 2
+    most_ranks = 2
+
+
+def a_peers(group, mine, have, *, of, number, new=False):
+    """Return what a rank has of its peer's slab, which has told of it, and its mark."""
+    parts = [({"slab": n, "heap": {"new": new and bool(r)}}, (of[r],)) for r, n in
+             enumerate((mine.number, number))]  # fmt: skip
+    found = _map_all(group, mine, parts, [mine.slab, have], [None, None])[1]
+    return found, found.exchange()[0]
+
+
+def slab_file(layout, mark):
+    """Return the file of somebody's slab, who has begun so many exchanges."""
+    fd = create_file(layout.nbytes)
+    Slab(layout, fd, 1).begin_exchange(mark, "x")
+    return fd
+
+
+def test_a_peers_slab_is_mapped_anew_where_it_is_another_one():
+    """As its number tells, or its layout; else it stays, whatever file comes with it.
+
+    A rank that had made room was left behind by a fault: the others hear it again.
+    """
+    group = TwoRanks()
+    mine = OwnSlab(group, np.zeros(int(Common.END), np.int64))
+    small, large = SlabLayout(num_ranks=2), SlabLayout(num_ranks=4)
+    fds = [slab_file(layout, k) for k, layout in enumerate((small, small, large), 1)]
+    told = {number: (mine.fd, fd) for number, fd in enumerate(fds, 1)}
+    first, mark = a_peers(group, mine, None, of=told[1], number=1)
+    assert 1 == mark
+    at = first.address
+    assert (first, 1) == a_peers(group, mine, first, of=told[2], number=1)
+    assert (first, 2) == a_peers(group, mine, first, of=told[2], number=2)
+    assert (first, 1) == a_peers(group, mine, first, of=told[1], number=2, new=True)
+    assert at == first.address  # tables that name it stay true
+    group.most_ranks, before = 4, mine.number
+    mine.make_room()
+    assert (large, before + 1) == (mine.slab.layout, mine.number)
+    later, mark = a_peers(group, mine, first, of=(mine.fd, fds[2]), number=2)
+    assert (large, 3) == (later.layout, mark)
+    mine.make_room()
+    assert before + 1 == mine.number
+    mine.close()
+    for fd in fds:
+        os.close(fd)
 
 
 def new_heap(group):
