@@ -12,6 +12,7 @@ from stretto.torch.answered import Sandbox
 from stretto.torch.elastic import State
 from stretto.torch.elastic.batches import Batches
 from stretto.torch.elastic.hashes import differences, hash_of
+from stretto.torch.elastic.seeds import Seeds
 
 
 @given(st.integers(1, 5000), st.data())
@@ -63,6 +64,25 @@ def test_batches_go_on_where_they_were_whoever_asks(workers):
         later = batches.begin(*whole[start][:2], lambda e: None)
         assert whole[start:] == [(e, n, b[0].tolist()) for e, n, b in later]
         assert workers or len(read) == 4 * (15 - start)
+
+
+@given(
+    st.integers(-(1 << 70), 1 << 70),
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(-3, 2000), st.integers(0, 3)),
+        min_size=1,
+        max_size=20,
+    ),
+)
+def test_seeds_are_those_of_rank_and_step_in_whatever_order_they_are_asked(seed, asked):
+    """Computed here one by one, with whole numbers of any size."""
+    found, mask = Seeds(seed), (1 << 64) - 1
+    for rank, step, nth in asked:
+        x = nth * 0xC2B2AE3D27D4EB4F + seed * 0x9E3779B97F4A7C15
+        x = (x + rank * 0xBF58476D1CE4E5B9) & mask
+        x = (x ^ (step + 1) * 0x94D049BB133111EB) & mask
+        x = ((x ^ (x >> 31)) * 0xD6E8FEB86659FD93) & mask
+        assert x ^ (x >> 32) == found.of(rank, step, nth)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

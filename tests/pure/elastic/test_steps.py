@@ -36,6 +36,9 @@ class Comm:
         out[:] = x
         return out
 
+    def repeated_into(self, x, out, op):
+        """Have each call examined."""
+
 
 class World:
     """What steps ask of their world; `others`: how far the other one is, each time."""

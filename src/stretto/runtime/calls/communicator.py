@@ -91,6 +91,7 @@ class Communicator(ElasticRunner):
     pace = pacing.pace
     repeated = repeatable.repeated
     repeated_in_place = repeatable.repeated_in_place
+    repeated_into = repeatable.repeated_into
     memory, suspend, resume = suspending.memory, suspending.suspend, suspending.resume
 
     def __init__(

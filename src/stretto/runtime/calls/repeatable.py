@@ -11,6 +11,7 @@ from typing import Any
 
 from stretto.errors import CallError
 from stretto.program.epilogues import Bound
+from stretto.runtime.calls.known import Again
 from stretto.runtime.calls.known_epilogues import find_epilogue
 from stretto.runtime.calls.requests.arguments import odd
 from stretto.runtime.calls.requests.layout import look
@@ -51,19 +52,48 @@ def repeated_in_place(
     current. Of such a one an event and another stream may be given, as handles: the
     call is then behind what that stream was given so far, and the event behind it.
     """
-    key = key_of("all_reduce", x, None, op=op, algorithm=algorithm)
+    found = _known(self, key_of("all_reduce", x, None, op=op, algorithm=algorithm), x)
+    if found is None:
+        return None
+    how, place, _ = found
+    if how.form.numpy or how.carry is not None or not how.form.in_place:
+        return None
+    return _again(self, how, place, place, stream)
+
+
+def repeated_into(
+    self: Any, x: Any, out: Any, op: str = "sum", algorithm: Pin = None
+) -> Callable[[], bool] | None:
+    """Return an all_reduce of `x` into `out` that was just made, to be made again.
+
+    Of arrays of NumPy, which nobody reshapes meanwhile. It returns False, and does
+    nothing, where a call must be examined. None: it must be examined each time.
+    """
+    key = key_of("all_reduce", x, out, op=op, algorithm=algorithm)
+    found = _known(self, key, x, out)
+    if found is None or not found[0].form.numpy or out is None or out is x:
+        return None
+    return _again(self, *found)
+
+
+def _known(
+    self: Any, key: tuple[Any, ...], x: Any, out: Any = None
+) -> tuple[Again, Any, Any] | None:
+    """Return how a call that was just made is made again, and what its launch takes."""
     try:
-        seen = look(key, x, None, self._sessions)
+        seen = look(key, x, out, self._sessions)
         found = None if seen is None else self._calls.get(seen[0])
     except TypeError:
         raise odd(self.rank, key) from None
-    if seen is None or found is None:
-        return None
-    how, place = found[1], seen[1]
-    if how.form.numpy or how.carry is not None or not how.form.in_place:
-        return None
+    return None if seen is None or found is None else (found[1], *seen[1:])
+
+
+def _again(
+    self: Any, how: Again, x: Any, out: Any, stream: int | None = None
+) -> Callable[..., bool]:
+    """Return a call to be made again, for as long as nothing has changed."""
     who = self._who  # of others nothing is known
-    launch, broke = how.session.repeated(how.launch, place, place, stream), how.broke
+    launch, broke = how.session.repeated(how.launch, x, out, stream), how.broke
 
     def again(*behind: int) -> bool:
         if self._known is not self._calls or self._who is not who:

@@ -19,8 +19,7 @@ from stretto.torch.elastic.batches import Batches
 from stretto.torch.elastic.hashes import hashes_of
 from stretto.torch.elastic.meshes import part_of, seat
 from stretto.torch.elastic.moving import Snapshot
-
-_MASK = (1 << 64) - 1
+from stretto.torch.elastic.seeds import Seeds
 
 
 class State:
@@ -55,7 +54,7 @@ class State:
         """
         self.models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self.optimizer, self.scheduler, self.extra = optimizer, scheduler, tuple(extra)
-        self.loader, self.batch, self.seed = loader, batch, seed
+        self.loader, self.batch, self._seeds = loader, batch, Seeds(seed)
         self.checkpoint, self._random = checkpoint, random
         self.copies, self.every, self.checkpoint_every = copies, every, checkpoint_every
         self._check_wishes()
@@ -250,15 +249,9 @@ class State:
 
     def reseed(self, step: int, nth: int) -> None:
         """Draw from now on what belongs to this rank and this batch of a step."""
-        x = (
-            nth * 0xC2B2AE3D27D4EB4F
-            + (self.seed * 0x9E3779B97F4A7C15 + self.rank * 0xBF58476D1CE4E5B9)
-            & _MASK
-        )
-        x = (x ^ (step + 1) * 0x94D049BB133111EB) & _MASK
-        x = ((x ^ (x >> 31)) * 0xD6E8FEB86659FD93) & _MASK
+        seed = self._seeds.of(self.rank, step, nth)
         for generator in self._generators:
-            generator.manual_seed((x ^ (x >> 32)) & _MASK)
+            generator.manual_seed(seed)
 
     def batches(self, epochs: int, steps: int | None) -> Batches:
         """Return the batches from which steps are taken."""

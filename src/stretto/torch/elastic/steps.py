@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,9 @@ class Steps:
         self._told_at = 0.0
         self._real = state.optimizer.step
 
-        def commit(*args: Any, **options: Any) -> Any:
-            return self._commit(*args, **options)
-
+        self._flag_again: Callable[[], bool] | None = None
+        """The flag's call, once it has been made among these ranks."""
+        commit: Any = functools.partial(self._commit)
         functools.update_wrapper(commit, self._real, assigned=())  # schedulers look
         state.optimizer.step = commit
         if state.scheduler is not None:
@@ -92,17 +92,8 @@ class Steps:
             self._stand_by()
         else:
             self._seat()
-        while True:
-            for one in self._begin_batches():
-                self._pending.append(one)
-                yield from self._until_committed()
-                # As another rank, among more, or from an earlier step: begin anew.
-                turns = self._agreed or self._sharing.is_thrown_back
-                if turns and (self._is_thrown_back() or self._change()):
-                    break
-            else:
-                if self._finish():
-                    break
+        while not ((yield from self._until_turned()) and self._finish()):
+            pass
         self._sharing.end()
 
     def _is_thrown_back(self) -> bool:
@@ -148,34 +139,40 @@ class Steps:
             state.epoch, state.number, lambda epoch: state.reseed(-epoch - 2, 0)
         )
 
-    def _until_committed(self) -> Iterator[Any]:
-        """Yield batches since the last commit, until they are committed.
+    def _until_turned(self) -> Generator[Any, None, bool]:
+        """Yield batches; return whether it was the last, or one is to begin anew.
 
-        Or until the program wants another one before it commits.
+        As another rank, that is, among more, or from an earlier step. Batches are
+        yielded again until they are committed, or the program wants another one before
+        it commits. One function: each step goes through it.
         """
-        state, part = self.state, self.world
-        nth, before = len(self._pending) - 1, state.step
-        while nth < len(self._pending):
-            _, _, batch = self._pending[nth]
-            state.begin(nth)
-            self._where, part.absorbs = INSIDE, True
-            if not nth:
-                self._keep_copies()
-            yield batch
-            part.absorbs = False
-            if part.fault is not None:
-                self._recover(None)
-            self._where = OUTSIDE
-            part.rejoin()
-            if state.step != before or self._sharing.is_thrown_back:
-                self._pending.clear()
-                return
-            nth = 0 if self._sharing.undone else nth + 1
-            self._sharing.undone = False
+        state, part, sharing = self.state, self.world, self._sharing
+        pending, copies = self._pending, state.copies or state.checkpoint_every
+        for one in self._begin_batches():
+            pending.append(one)
+            nth, before = len(pending) - 1, state.step
+            while nth < len(pending):
+                state.begin(nth)
+                self._where, part.absorbs = INSIDE, True
+                if copies and not nth:
+                    self._keep_copies()
+                yield pending[nth][2]
+                part.absorbs = False
+                if part.fault is not None:
+                    self._recover(None)
+                self._where = OUTSIDE
+                part.rejoin()
+                if state.step != before or sharing.is_thrown_back:
+                    pending.clear()
+                    break
+                nth = 0 if sharing.undone else nth + 1
+                sharing.undone = False
+            turns = self._agreed or sharing.is_thrown_back
+            if turns and (self._is_thrown_back() or self._change()):
+                return False
+        return True
 
     def _keep_copies(self) -> None:
-        if not (self.state.copies or self.state.checkpoint_every):
-            return
         try:
             self._sharing.keep_copies()
         except CommunicationError as e:
@@ -209,7 +206,9 @@ class Steps:
                 torch.cuda.synchronize()
                 comm.check()
             self._where = ENTERED
-            comm.all_reduce(self._mine, "min", out=self._flag)
+            if self._flag_again is None or not self._flag_again():
+                comm.all_reduce(self._mine, "min", out=self._flag)
+                self._flag_again = comm.repeated_into(self._mine, self._flag, "min")
         except CommunicationError as e:
             self.world.absorb(e)
             return False
