@@ -89,9 +89,9 @@ def test_on_a_machine_whoever_may_be_lost_has_a_layout_of_its_own():
 def test_what_is_ready_says_by_which_plan(monkeypatch):
     """And is false until each kind is proved in each layout of that number."""
     said = []
-    one = ahead.Ahead(Measured(), lambda *what: said.append(what))
+    one = ahead.Ahead(lambda *what: said.append(what))
     monkeypatch.setattr(one._workers, "give", said.append)
-    one.begin(seated((3, 2), "cpux3", (0, 1, 2)))
+    one.begin(seated((3, 2), "cpux3", (0, 1, 2)), Measured())
     one.note(asked(num_ranks=3))
     assert not any(one.ready_for().values())
     said.pop()()
@@ -102,3 +102,36 @@ def test_what_is_ready_says_by_which_plan(monkeypatch):
     assert ready[3].by[0].startswith("all_reduce of 4K: all_reduce/")
     assert 3 == len(ready[2].by)
     assert ready[2].by[1].startswith("all_reduce of 4K at (0, 2): all_reduce/")
+
+
+def test_no_call_waits_until_a_thread_runs(monkeypatch):
+    """It is there before the first: others wait in that for who has just come."""
+    one = ahead.Ahead(lambda *what: None)
+    try:
+        one.begin((), Measured())
+        monkeypatch.setattr("stretto.fabric.workers.start_thread", pytest.fail)
+        one.note(asked(num_ranks=3))
+    finally:
+        one.end()
+
+
+def test_nothing_is_proved_while_new_calls_are_made(monkeypatch):
+    """Who proves has the interpreter's lock, at a low priority."""
+    now, slept = [100.0], []
+
+    def sleep(left_s):
+        slept.append(left_s)
+        now[0] += left_s
+        if len(slept) == 1:  # another one meanwhile
+            one.note(asked(num_ranks=2))
+
+    monkeypatch.setattr(ahead.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ahead.time, "sleep", sleep)
+    one = ahead.Ahead(lambda *what: None)
+    monkeypatch.setattr(one._workers, "give", lambda task: None)
+    try:
+        one.note(asked(num_ranks=3))
+        one._prove(asked(num_ranks=3))
+        assert now[0] == pytest.approx(100.0 + 2 * ahead._QUIET_S)
+    finally:
+        one.end()

@@ -13,6 +13,7 @@ import itertools
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -37,6 +38,9 @@ from stretto.runtime.choice.sizes import spell_size
 _MOST_TOLD = 64
 """Kinds of calls that standbys are told of: more than a model makes in a step."""
 _MOST_LAYOUTS = 24
+_QUIET_S = 0.05
+"""So long nothing new was called before anything is proved: whoever proves has the
+interpreter's lock at a low priority, and the call would wait for both."""
 _WHOLE = ("all_reduce", "broadcast", "reduce")
 """Their vectors do not grow with the number of ranks."""
 
@@ -99,27 +103,31 @@ def nearest(sizes: Sequence[int], hosts: Sequence[int]) -> tuple[RankLayout, ...
 class Ahead:
     """Proves each kind of call for other layouts of ranks, in a thread of its own."""
 
-    def __init__(self, measured: Measured, tell: Callable[..., None]) -> None:
-        """Begin when there is something to prove.
+    def __init__(self, tell: Callable[..., None]) -> None:
+        """Have the thread now: on busy cores it is long before a new one runs.
 
-        `tell` is told the kinds of calls as texts, and the layouts.
+        Who has just come to others would wait for that in its first call, and they
+        with it. `tell` is told the kinds of calls as texts, and the layouts.
         """
-        self._measured, self._tell = measured, tell
+        self._measured, self._tell = Measured(), tell
         self._layouts: tuple[RankLayout, ...] = ()
         self._kinds: dict[Question, None] = {}
         self._proved: dict[RankLayout, dict[Question, str]] = {}
         self._workers = Workers("stretto-ahead", begin=_be_modest)
+        self._workers.open()
+        self._noted_at = 0.0
 
-    def begin(self, layouts: Sequence[RankLayout]) -> None:
+    def begin(self, layouts: Sequence[RankLayout], measured: Measured) -> None:
         """Prove for these layouts from now on, the first one first."""
-        self._layouts = tuple(layouts)
+        self._layouts, self._measured = tuple(layouts), measured
+        self._noted_at = time.monotonic()
         for asked in list(self._kinds):
             self._workers.give(partial(self._prove, asked))
 
     def note(self, asked: Question) -> None:
         """Take note of a kind of call that is made."""
         if asked not in self._kinds:
-            self._kinds[asked] = None
+            self._kinds[asked], self._noted_at = None, time.monotonic()
             self._workers.give(partial(self._prove, asked))
 
     def ready_for(self) -> dict[int, Readiness]:
@@ -135,6 +143,8 @@ class Ahead:
         return found
 
     def _prove(self, asked: Question) -> None:
+        while (left_s := self._noted_at + _QUIET_S - time.monotonic()) > 0:
+            time.sleep(left_s)
         for layout in self._layouts:
             found = prove(for_layout(asked, layout), self._measured)
             self._proved.setdefault(layout, {})[asked] = found

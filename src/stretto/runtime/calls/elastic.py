@@ -74,13 +74,17 @@ class ElasticRunner(CallRunner):
     def _begin_elastic(self, *, comes_late: bool) -> None:
         """Open what others have, where it comes late; prove for other numbers."""
         who = changing.roster_of(changing.peers_of(self._group))
-        if comes_late:
-            self._go_on(who)
-        else:
-            self._sit(range(self.num_ranks))
-        self._who = who
-        self._ahead = Ahead(self._profiles, self._tell_kinds)
-        self._ahead.begin(changing.other_layouts(self))
+        ahead = Ahead(self._tell_kinds)
+        try:
+            if comes_late:
+                self._go_on(who)
+            else:
+                self._sit(range(self.num_ranks))
+        except BaseException:
+            ahead.end()
+            raise
+        self._who, self._ahead = who, ahead
+        ahead.begin(changing.other_layouts(self), self._profiles)
 
     def _sit(self, places: Sequence[int]) -> None:
         if self._elastic is not None and self._elastic.machine:
@@ -122,4 +126,4 @@ class ElasticRunner(CallRunner):
         changing.peers_of(self._group).renew()
         self._serve_renewed()
         if self._ahead is not None:
-            self._ahead.begin(changing.other_layouts(self))
+            self._ahead.begin(changing.other_layouts(self), self._profiles)
