@@ -1,6 +1,7 @@
 """What is proved ahead: layouts that may follow a loss, and kinds of calls told of."""
 
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,6 +110,7 @@ def test_no_call_waits_until_a_thread_runs(monkeypatch):
     one = ahead.Ahead(lambda *what: None)
     try:
         one.begin((), Measured())
+        monkeypatch.setattr(one, "_prove", lambda asked: None)
         monkeypatch.setattr("stretto.fabric.workers.start_thread", pytest.fail)
         one.note(asked(num_ranks=3))
     finally:
@@ -125,8 +127,8 @@ def test_nothing_is_proved_while_new_calls_are_made(monkeypatch):
         if len(slept) == 1:  # another one meanwhile
             one.note(asked(num_ranks=2))
 
-    monkeypatch.setattr(ahead.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(ahead.time, "sleep", sleep)
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(ahead, "time", clock)
     one = ahead.Ahead(lambda *what: None)
     monkeypatch.setattr(one._workers, "give", lambda task: None)
     try:
