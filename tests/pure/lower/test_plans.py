@@ -4,6 +4,7 @@ import pytest
 from tests.checking.cases import SCHEDULES, programs
 from tests.checking.judge import plan_is_right
 
+from stretto import algorithm, reduce
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Schedule, parse_plan
 from stretto.compiler.verify import verify, verify_plan
@@ -91,3 +92,23 @@ def test_a_plan_pinned_in_place_and_not_safe_there_is_refused():
 
     with pytest.raises(PlanError, match="may still be writing it"):
         verify_plan(plan)
+
+
+@algorithm("all_reduce/sent_twice", split=8)
+def sent_twice(ranks):
+    """What rank 0 has is sent in many pieces, added to, and sent once more."""
+    mine, other = ranks
+    for c in range(16):
+        parts = [mine.input[c], other.input[c]] if c else [mine.input[c]]
+        mine.output[c] = reduce(parts)
+    other.output[:] = mine.output[:]
+    mine.output[0] += other.input[0]
+    other.output[:] = mine.output[:]
+
+
+@pytest.mark.parametrize("text", SCHEDULES)
+def test_what_is_sent_again_is_read_again_after_a_store(text):
+    """Many pieces that were read once are remembered: until one of them changes."""
+    program = verify(sent_twice.build(2))
+
+    assert verify_plan(lower(program, Schedule.parse(text)), program)

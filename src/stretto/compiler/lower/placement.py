@@ -14,10 +14,11 @@ all served by everybody at once.
 from __future__ import annotations
 
 import enum
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 from stretto.compiler.lower.atoms import atoms_of, cut, cut_alike
 from stretto.compiler.lower.values import Value, ValueGraph, ValueKind
@@ -39,6 +40,10 @@ class MoveOrder(enum.IntEnum):
     """A part is laid beside others."""
     PART = 5
     """A part of a value is sent or stored."""
+
+
+_BY_OPERATION = (MoveOrder.SUM, MoveOrder.LAY, MoveOrder.PART)
+"""Those follow the program; others go by how far away peers are."""
 
 
 @dataclass(slots=True)
@@ -140,18 +145,17 @@ class _Homes:
         )
 
     def _order(self, draft: DraftMove) -> tuple[int, MoveOrder, int, int, int]:
-        turn, me, n = draft.turn, draft.rank, self.shape.num_ranks
-        peers = [(d.rank - me) % n for d in draft.dsts if d.rank != me]
-        after = min(peers, default=0)
-        if turn in (MoveOrder.FORWARD, MoveOrder.KEEP):
-            turn = MoveOrder.FORWARD if peers else turn
-            after = draft.after
-        order = (
-            draft.op
-            if turn in (MoveOrder.SUM, MoveOrder.LAY, MoveOrder.PART)
-            else after
-        )
-        return draft.level, turn, order, draft.op, me
+        turn, me, op = draft.turn, draft.rank, draft.op
+        after = draft.after
+        if turn in _BY_OPERATION:
+            after = op
+        elif turn is MoveOrder.SEND:
+            n = self.shape.num_ranks
+            peers = [(d.rank - me) % n for d in draft.dsts if d.rank != me]
+            after = min(peers, default=0)
+        elif any(d.rank != me for d in draft.dsts):
+            turn = MoveOrder.FORWARD
+        return draft.level, turn, after, op, me
 
     # Places.
 
@@ -221,10 +225,11 @@ class _Homes:
         """Store the parts of a join side by side, with the moves that make them."""
         self.home[number] = home = self._stage(value.rank, value.lo, value.hi)
         ends = (*value.cuts[1:], value.hi)
+        first = home.pos - self.atom_of[value.lo]
         for part, lo, hi in zip(value.operands, value.cuts, ends, strict=True):
             made = self.flow.values[part]
-            at = _further(home, self.atom_of[lo] - self.atom_of[value.lo])
-            if made.kind in _MOVED and (lo, hi) == (made.lo, made.hi):
+            at = Loc(home.rank, Space.STAGE, first + self.atom_of[lo])
+            if made.kind in _MOVED and lo == made.lo and hi == made.hi:
                 self.drafts[part].dsts.append(at)
                 continue
             source = self._read(part, value, lo)
@@ -338,7 +343,7 @@ class _Homes:
         return loc.space is Space.OUTPUT
 
     def _move(self, draft: DraftMove) -> Move:
-        n, me, dsts = self.shape.num_ranks, draft.rank, draft.dsts
+        me, dsts = draft.rank, draft.dsts
         start, stop = self.atom_of[draft.lo], self.atom_of[draft.hi]
         source, finish = draft.srcs[0], False
         if self.kind.reduces:
@@ -351,9 +356,11 @@ class _Homes:
                     for at in range(stop - start)
                 )
             else:
-                finish = Space.OUTPUT in [d.space for d in dsts]
-        if len(dsts) > 1:
-            dsts.sort(key=lambda d: (d.rank - me) % n)
+                finish = Space.OUTPUT in map(_space, dsts)
+        if len(dsts) > 1:  # itself first, then the ranks behind it
+            dsts.sort(key=_rank)
+            first = bisect_left(dsts, me, key=_rank)
+            dsts = dsts[first:] + dsts[:first]
         return Move(tuple(dsts), tuple(draft.srcs), start, stop, finish, draft.op)
 
 
@@ -363,6 +370,10 @@ def _further(loc: Loc, by: int) -> Loc:
 
 _MOVED = (ValueKind.SUM, ValueKind.RECEIPT)
 """Values that a move of their own makes."""
+
+
+_rank, _space = itemgetter(0), itemgetter(1)
+"""Of a location."""
 
 
 def _by_atom(run: BufferRun) -> int:

@@ -71,8 +71,8 @@ class _Walk:
         """Ranks that will read a place of another rank."""
         self.ready: dict[_Buffer, Spans[tuple[Token, ...]]] = defaultdict(Spans)
         """Signals that a reader of a place must have."""
-        self.landed: dict[_Buffer, Spans[int]] = defaultdict(Spans)
-        """Ranks known to have entered by whoever reads these packets."""
+        self.landed: list[list[int]] = [[] for _ in self.ranks]
+        """By rank and unit: bit sets of whose entry its packets tell who reads them."""
         self.knows: dict[Token, int] = {}
         self.entered: dict[tuple[int, int], Token] = {}
         self.had: set[Token] = set()
@@ -87,17 +87,20 @@ class _Walk:
         # as correct, and only let peers wait for longer.
         for src in move.srcs:
             self._before_read(rank, src, move)
-        for dst in move.dsts:
-            if dst.rank != rank and dst.space is not Space.STAGE:
+        theirs = [dst for dst in move.dsts if dst.rank != rank]
+        for dst in theirs:
+            if dst.space is not Space.STAGE:
                 self._enter(dst.rank, rank, release=False)
         me.items.append(move)
         at = len(me.items)
         told: dict[int, Token] = {}
         width = move.stop - move.start
-        for dst in move.dsts:
+        for dst in move.dsts if self.readers else theirs:
             if dst.packets:
-                self.landed[dst[:2]].write(dst.pos, dst.pos + width, me.heard)
-            elif dst.rank != rank or self.readers:
+                units, stop = self.landed[dst.rank], dst.pos + width
+                units += [0] * (stop - len(units))
+                units[dst.pos : stop] = [me.heard] * width
+            else:
                 self._tell(rank, dst, move, told)
         for src in move.srcs:
             if src.rank != rank and src.space is not Space.STAGE:
@@ -129,7 +132,7 @@ class _Walk:
         me = self.ranks[rank]
         stop = src.pos + move.stop - move.start
         if src.packets:
-            for _, _, heard in self.landed[src[:2]].read(src.pos, stop):
+            for heard in set(self.landed[src.rank][src.pos : stop]):
                 me.heard |= heard
             return
         if src.space is Space.INPUT:

@@ -111,6 +111,9 @@ class _Follower:
         self.values: list[Value] = []
         self.held: dict[tuple[int, str], Spans[tuple[int, int]]] = defaultdict(Spans)
         self.receipts: dict[tuple[int, int, int, int], int] = {}
+        self.many: dict[tuple[int, str], tuple[Ref, list[_Piece]]] = {}
+        """By buffer: what was read of it last in many pieces, since it was stored to.
+        """
         for rank in range(program.num_ranks):
             for start, stop, first in kind.input_runs(shape, rank):
                 value = self._new(
@@ -144,6 +147,7 @@ class _Follower:
         if len(pieces) == 1 and op.srcs[0].rank != dst.rank:
             pieces = [self._join(pieces[0], op.srcs[0].rank, index, how)]
         target = self.held[dst[:2]]
+        self.many.pop(dst[:2], None)
         if max(map(len, pieces)) == 1:  # as mostly
             values = [piece[0][2] for piece in pieces]
             lo, width = pieces[0][0][3], dst.stop - dst.start
@@ -213,7 +217,10 @@ class _Follower:
 
     def _read(self, src: Ref) -> list[_Piece]:
         """Return the pieces of a reference; neighbours of one value are one piece."""
-        start, held = src.start, self.held[src[:2]].read(src.start, src.stop)
+        buffer, start = src[:2], src.start
+        if buffer in self.many and self.many[buffer][0] == src:
+            return self.many[buffer][1]
+        held = self.held[buffer].read(start, src.stop)
         if len(held) == 1:
             ((a, b, (value, shift)),) = held
             return [(a - start, b - start, value, a + shift)]
@@ -228,6 +235,8 @@ class _Follower:
                 found[-1] = (found[-1][0], y, value, found[-1][3])
             else:
                 found.append((x, y, value, lo))
+        if len(found) >= _MANY_PIECES:  # often sent to several ranks, one by one
+            self.many[buffer] = src, found
         return found
 
     def _live(self, finals: list[Final]) -> dict[int, Value]:
