@@ -6,7 +6,7 @@ from tests.checking.judge import plan_is_right
 
 from stretto import algorithm, reduce
 from stretto.compiler.lower import lower
-from stretto.compiler.plan import Schedule, parse_plan
+from stretto.compiler.plan import Move, Schedule, Space, parse_plan
 from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, PlanError
 from stretto.program import algorithms
@@ -112,3 +112,15 @@ def test_what_is_sent_again_is_read_again_after_a_store(text):
     program = verify(sent_twice.build(2))
 
     assert verify_plan(lower(program, Schedule.parse(text)), program)
+
+
+def test_what_goes_to_several_peers_in_many_pieces_is_laid_out_once():
+    """In a box of three each rank shares its sixteen parts with both of the others."""
+    program = verify(algorithms.get("all_reduce/hierarchical").build(48, group=3))
+    plan = lower(program, Schedule.parse(PUSHED))
+
+    assert verify_plan(plan, program)
+    for rank, _, _, step in plan.steps():
+        if isinstance(step, Move):
+            mine = [d for d in step.dsts if d[:2] == (rank, Space.STAGE)]
+            assert len(mine) <= 1

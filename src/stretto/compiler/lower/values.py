@@ -111,6 +111,8 @@ class _Follower:
         self.values: list[Value] = []
         self.held: dict[tuple[int, str], Spans[tuple[int, int]]] = defaultdict(Spans)
         self.receipts: dict[tuple[int, int, int, int], int] = {}
+        self.joins: dict[object, int] = {}
+        """By all that makes them: what is sent to several peers is laid out once."""
         self.many: dict[tuple[int, str], tuple[Ref, list[_Piece]]] = {}
         """By buffer: what was read of it last in many pieces, since it was stored to.
         """
@@ -192,8 +194,11 @@ class _Follower:
         cuts = tuple(symbol for _, _, _, symbol in pieces)
         level = max(self.values[v].level for v in parts)
         hi = lo + stop - start
-        made = Value(ValueKind.JOIN, rank, lo, hi, parts, op, how, level, cuts)
-        return [(start, stop, self._new(made), lo)]
+        key = rank, lo, hi, parts, cuts
+        if key not in self.joins:
+            made = Value(ValueKind.JOIN, rank, lo, hi, parts, op, how, level, cuts)
+            self.joins[key] = self._new(made)
+        return [(start, stop, self.joins[key], lo)]
 
     def _level_at(self, value: int, rank: int) -> int:
         made = self.values[value]
