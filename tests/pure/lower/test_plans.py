@@ -124,3 +124,20 @@ def test_what_goes_to_several_peers_in_many_pieces_is_laid_out_once():
         if isinstance(step, Move):
             mine = [d for d in step.dsts if d[:2] == (rank, Space.STAGE)]
             assert len(mine) <= 1
+
+
+@pytest.mark.parametrize("text", ["push bulk zero_copy", "pull bulk zero_copy"])
+@pytest.mark.parametrize(
+    ("name", "num_ranks", "params"),
+    [
+        ("all_reduce/hierarchical", 32, {"group": 2}),
+        ("all_reduce/rabenseifner", 17, {}),
+    ],
+)
+def test_many_sums_that_are_finished_where_they_come_are_proved(
+    name, num_ranks, params, text
+):
+    """A rank's own sum is finished in its output alone: it does not travel joined."""
+    program = verify(algorithms.get(name).build(num_ranks, **params))
+
+    assert verify_plan(lower(program, Schedule.parse(text)), program)

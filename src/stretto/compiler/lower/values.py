@@ -111,6 +111,10 @@ class _Follower:
         self.values: list[Value] = []
         self.held: dict[tuple[int, str], Spans[tuple[int, int]]] = defaultdict(Spans)
         self.receipts: dict[tuple[int, int, int, int], int] = {}
+        hows = schedule, *(schedule.of(phase) for phase in schedule.phases)
+        self.finishes_apart = kind.reduces and any(h.memory != "staged" for h in hows)
+        """Whether sums may be finished where they come, and a rank's own are not: such
+        pieces do not travel as one."""
         self.joins: dict[object, int] = {}
         """By all that makes them: what is sent to several peers is laid out once."""
         self.many: dict[tuple[int, str], tuple[Ref, list[_Piece]]] = {}
@@ -189,6 +193,8 @@ class _Follower:
         """Lay many pieces side by side when they are to travel together."""
         (start, _, _, lo), stop = pieces[0], pieces[-1][1]
         if len(pieces) < _MANY_PIECES or any(p[3] - p[0] != lo - start for p in pieces):
+            return pieces
+        if self.finishes_apart:
             return pieces
         parts = tuple(value for _, _, value, _ in pieces)
         cuts = tuple(symbol for _, _, _, symbol in pieces)
