@@ -227,7 +227,8 @@ def forests() -> Iterator[Row]:
         start = time.process_time()
         forest = pack_trees(network, trees=k)
         took = time.process_time() - start
-        got = float(forest.root_rate * network.num_ranks)
+        rate = forest.trees / forest.units_per_rate
+        got = float(rate * network.num_ranks)
         row = _row(
             "trees",
             machine,
