@@ -32,7 +32,7 @@ from stretto.synth.general.tree_source import TreeSource
 from stretto.synth.network.symmetry import find_symmetry
 from stretto.synth.planning import timing
 from stretto.synth.planning.compiled import compiled
-from stretto.synth.planning.dispatch import compacted, dispatched
+from stretto.synth.planning.dispatch import compacted, dispatched, tailed
 from stretto.synth.planning.jobs import JobTable
 from stretto.topology import Costs, Link, Machine, Switch
 
@@ -197,7 +197,8 @@ def test_every_tree_joins_its_root_to_all_members(case, collective):
     name, group, nbytes = case
     network = from_machine(topology.load(name)).group(group, relays=True)
     demand = Demand(collective=collective, network=network, nbytes=nbytes)
-    source = TreeSource(demand, bound(collective, network), SearchClock(None))
+    limit, free = bound(collective, network), SearchClock(None)
+    source = TreeSource(demand, find_symmetry(network), limit, free)
     for variant in range(source.variants):
         source.prepare(1, variant)
     for pool in source._pools.values():
@@ -311,10 +312,11 @@ def test_compiled_plans_are_the_plain_ones(monkeypatch, seed):
     """Start for start: so compiled code may come in at any moment."""
     network = from_machine(machine(seed))
     demand = Demand(collective="all_reduce", network=network, nbytes=10**8)
-    source = TreeSource(demand, bound("all_reduce", network), SearchClock(None))
+    limit, free = bound("all_reduce", network), SearchClock(None)
+    source = TreeSource(demand, find_symmetry(network), limit, free)
     jobs = JobTable.of(network, 10**8, source.transfers(6, 0).jobs)
     plans = []
-    for functions in ((dispatched, compacted), compiled()):
+    for functions in ((dispatched, compacted, tailed), compiled()):
         monkeypatch.setattr(timing._fast, "functions", functions)
         search = timing.Search(jobs, seed=seed, goal=0)
         search.run(40, SearchClock(None))

@@ -21,6 +21,7 @@ from stretto.synth.general.tree_packing import Pool
 from stretto.synth.general.tree_source import TreeSource
 from stretto.synth.network.hops import HopGraph
 from stretto.synth.network.model import Network, NetworkLink
+from stretto.synth.network.symmetry import find_symmetry
 
 
 def network(seed, *, switches=3, symmetric=False):
@@ -117,7 +118,7 @@ def test_one_partner_for_every_port_is_enough(name, dead):
     net = from_machine(topology.load(name).degraded(dead_links=dead))
     demand = Demand(collective="all_gather", network=net, nbytes=10**9)
     limit = bound("all_gather", net)
-    grove = TreeSource(demand, limit, SearchClock(None))
+    grove = TreeSource(demand, find_symmetry(net), limit, SearchClock(None))
     grove.improve()
     packing = grove._packing(1000, grove.choose())
     used = {way for way in packing.flows if len(way) > 1}

@@ -36,7 +36,7 @@ _TO_WRITE = 6e-5  # seconds that each move takes to be written and proved
 _LITTLE = 2000  # moves that cost as much as all that does not depend on their number
 _MOST_RANKS = 100
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
-_FIRST, _LATER, _KEPT = 4, 24, 2
+_FIRST, _LATER, _KEPT = 6, 24, 2
 """Plans for every number of pieces, for the best ones each time again; best ones."""
 _WAITING = 1.02
 """What is lost, of the time, where transfers wait for few others."""
@@ -136,9 +136,12 @@ class General:
         assert self._source is not None  # begun
         if not self._source.open:
             return self._splits
+        return tuple(dict.fromkeys(self._splits[:1] + self._coarse()))
+
+    def _coarse(self) -> tuple[int, ...]:
+        """Return the most pieces that are still planned at once, if any are."""
         moves = len(self._demand.network.members) ** 2
-        few = tuple(k for k in self._splits if k * moves < _MANY_MOVES)
-        return tuple(dict.fromkeys((few or self._splits)[:1] + few[-1:]))
+        return tuple(k for k in self._splits if k * moves < _MANY_MOVES)[-1:]
 
     def improve(self) -> Iterator[TimedSchedule]:
         """Yield what they give with few partners, then with better fractions."""
@@ -178,7 +181,7 @@ class General:
         for variant in sorted(kinds, key=self._source.promise):
             missed = float(self._best().us / self._goal)
             if variant != tried and self._source.promise(variant) * _WAITING < missed:
-                yield from self._climb(self._finer()[:2], 0, variant)
+                yield from self._climb(self._coarse() + self._finer()[:1], 0, variant)
 
     def _climb(
         self, splits: tuple[int, ...], patience: int, variant: int
@@ -220,10 +223,10 @@ class General:
                         self._keep(again)
                         cut = again
                 cut.timing.run(_LATER, self._clock, cut.to_write)
+                self.plans += _LATER
+                yield from self._offer(cut, _BETTER)
             except OutOfTimeError:
                 break
-            self.plans += _LATER
-            yield from self._offer(cut, _BETTER)
         yield from self._best_offer()
 
     def _other(self, count: int) -> _Cut | None:
@@ -276,7 +279,7 @@ class General:
         if self._demand.collective in ("all_to_all", "scatter", "gather"):
             limit = self._limit
             return PathSource(self._demand, self._symmetry, self._clock, limit.flow)
-        return TreeSource(self._demand, self._limit, self._clock)
+        return TreeSource(self._demand, self._symmetry, self._limit, self._clock)
 
     def _cut(self, split: int, seed: int, variant: int = 0) -> _Cut | None:
         assert self._source is not None  # begun

@@ -12,21 +12,24 @@ from typing import TypeAlias
 
 from stretto.synth.bounds.bound import Bounds
 from stretto.synth.clock import OutOfTimeError, SearchClock
+from stretto.synth.general.equal_trees import equal_trees
 from stretto.synth.general.hop_times import Top, Tree
 from stretto.synth.general.meetings import meetings
 from stretto.synth.general.partners import Lane, partners
 from stretto.synth.general.rounding import RouteOwner, rounded, shared_out
 from stretto.synth.general.transfers import TimedTransfers
 from stretto.synth.general.tree_packing import FILLED, VARIED, Packing, Pool
+from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove
 
 __all__ = ["LATENCY_COUNTS", "TreeSource"]
 
 _FEW_RANKS, _TURNS = 40, 24
 """Of so many all trees are filled in at first; prices for each time it gets better."""
-_ANY, _FEW_PARTNERS, _AT_ONCE = 0, (1, 2, 3), -1
-"""Kinds of trees: ports have any partners over switches, or so many; and those whose
-sums and copies use links at the same time, where else each has its own."""
+_ANY, _FEW_PARTNERS, _AT_ONCE, _EQUAL = 0, (1, 2, 3), -1, -2
+"""Kinds of trees: ports have any partners over switches, or so many; those whose sums
+and copies use links at the same time, where else each has its own; and, from there on
+down, those of equal weight."""
 _AS_GOOD = 1.01
 _TO_VARY = 0.2
 """Of a budget, what trees may take before the first plan."""
@@ -39,8 +42,11 @@ _LATER = Fraction(0)
 class TreeSource:
     """The trees of a demand whose data spread, or whose sums flow, or both."""
 
-    def __init__(self, demand: Demand, limit: Bounds, clock: SearchClock) -> None:
-        self._demand, self._clock = demand, clock
+    def __init__(
+        self, demand: Demand, symmetry: Symmetry, limit: Bounds, clock: SearchClock
+    ) -> None:
+        """Begin with the trees that one plan needs, and more if there is time."""
+        self._demand, self._symmetry, self._clock = demand, symmetry, clock
         network = demand.network
         parts: dict[int, float] | None
         match demand.collective:
@@ -56,26 +62,27 @@ class TreeSource:
         late = limit.us(demand.nbytes) < LATENCY_COUNTS * limit.us(1)
         self._meetings = meetings(network) if late and not parts else []
         self._goal = 1 / float(limit.algbw)
-        self._pools = {_ANY: self._pool(None)}
-        if self._pools[_ANY].timed:
-            self._goal = float(limit.us(demand.nbytes)) * 1000 / demand.nbytes
-        few = network.num_ranks <= _FEW_RANKS
-        # one plan there will be
-        self._pools[_ANY].fill(FILLED if few else 2, SearchClock(None))
-        with suppress(OutOfTimeError):  # the rest comes later
-            if few and self._pools[_ANY].timed:
-                self._pools[_ANY].fill(VARIED, clock.part(_TO_VARY))
-        self._open = {_ANY: True}
-        """Whether there may be better trees, by kind."""
         self._switched = network.num_nodes > network.num_ranks
-        self._kinds = (
-            _ANY,
-            *(_FEW_PARTNERS if self._switched else ()),
-            *((_AT_ONCE,) if self._pools[_ANY].has_phases else ()),
-        )
+        self._equal: list[Packing] | None = None
         self._chosen: dict[int, int] = {}
         """How many trees were known when partners were chosen."""
         self._packings: dict[tuple[int, int], Packing] = {}
+        known = self._pool(None)
+        self._pools, self._open = {_ANY: known}, {_ANY: True}
+        """The trees by kind, and whether there may be better ones."""
+        if known.timed:
+            self._goal = float(limit.us(demand.nbytes)) * 1000 / demand.nbytes
+        few = network.num_ranks <= _FEW_RANKS
+        # one plan there will be
+        known.fill(FILLED if few else 2, SearchClock(None))
+        with suppress(OutOfTimeError):  # the rest comes later
+            if few and known.timed:
+                known.fill(VARIED, clock.part(_TO_VARY))
+        self._kinds: tuple[int, ...] = (
+            _ANY,
+            *(_FEW_PARTNERS if self._switched else ()),
+            *((_AT_ONCE,) if known.has_phases else ()),
+        )
 
     def _pool(self, lanes: tuple[Lane, ...] | None, *, apart: bool = True) -> Pool:
         demand = self._demand
@@ -133,6 +140,9 @@ class TreeSource:
         """Return the trees for so many pieces: the fewer, the shallower."""
         scale = min(s for s in (4, 16, 64, 1 << 30) if split <= s)
         kind = self._kinds[variant]
+        if kind <= _EQUAL:
+            assert self._equal is not None  # the kind is there since they are
+            return self._equal[_EQUAL - kind]
         if (scale, kind) not in self._packings:
             if kind not in self._pools:
                 self._begin(kind)
@@ -162,6 +172,7 @@ class TreeSource:
         """Return the kind with the fewest partners that costs little."""
         if _AT_ONCE in self._kinds and _AT_ONCE not in self._pools:
             self._begin(_AT_ONCE)
+        self._equals()
         if not self._switched:
             return 0
         if 1 not in self._pools:
@@ -180,9 +191,25 @@ class TreeSource:
             min((_ANY, *_FEW_PARTNERS), key=lambda kind: self._pools[kind].fullest)
         )
 
+    def _equals(self) -> None:
+        """Look for trees of equal weight, each packing a kind of its own."""
+        demand, network = self._demand, self._demand.network
+        few = len(network.members) == network.num_ranks <= _FEW_RANKS
+        if self._equal is not None or not few or demand.weights:
+            return
+        self._equal = []
+        if not self._pools[_ANY].timed:
+            with suppress(OutOfTimeError):
+                check = self._clock.part(_TO_VARY).check
+                self._equal = equal_trees(demand, self._symmetry, self._goal, check)
+        self._kinds += tuple(_EQUAL - i for i in range(len(self._equal)))
+
     def promise(self, variant: int) -> float:
         """Return by what factor the trees that are known miss the bound."""
-        pool = self._pools.get(self._kinds[variant])
+        kind = self._kinds[variant]
+        if kind <= _EQUAL and self._equal is not None:
+            return self._equal[_EQUAL - kind].fullest / self._goal
+        pool = self._pools.get(kind)
         return math.inf if pool is None else pool.fullest / self._goal
 
     def prepare(self, split: int, variant: int) -> None:

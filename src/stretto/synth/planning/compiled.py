@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.synth.planning.dispatch import PARTS, compacted, dispatched
+from stretto.synth.planning.dispatch import PARTS, compacted, dispatched, tailed
 
-__all__ = ["compiled"]
+__all__ = ["Functions", "compiled"]
 
 
 def _whole(count: int, value: int) -> Any:
@@ -25,11 +25,13 @@ def _numbers(count: int) -> Any:
     return np.empty(count, np.float64)
 
 
-_made: list[tuple[Callable[..., int], Callable[..., int]]] = []
+Functions: TypeAlias = tuple[Callable[..., int], Callable[..., int], Callable[..., Any]]
+"""What makes a plan, what makes it tight, and what says how long chains are."""
+_made: list[Functions] = []
 
 
-def compiled() -> tuple[Callable[..., int], Callable[..., int]] | None:
-    """Return both functions compiled, made once; None where Numba is missing."""
+def compiled() -> Functions | None:
+    """Return the functions compiled, made once; None where Numba is missing."""
     if not _made:
         try:
             from numba import njit
@@ -45,8 +47,13 @@ def compiled() -> tuple[Callable[..., int], Callable[..., int]] | None:
             space[name] = _linked(part, space, njit)
         for part in PARTS:
             space[part.__name__] = _linked(part, space, njit)
-        both = [_linked(part, space, njit) for part in (dispatched, compacted)]
-        _made.append((both[0], both[1]))
+        _made.append(
+            (
+                _linked(dispatched, space, njit),
+                _linked(compacted, space, njit),
+                _linked(tailed, space, njit),
+            )
+        )
     return _made[0]
 
 

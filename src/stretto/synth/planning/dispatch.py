@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["PARTS", "compacted", "dispatched"]
+__all__ = ["PARTS", "compacted", "dispatched", "tailed"]
 
 
 def whole(count: int, value: int) -> Any:
@@ -292,8 +292,37 @@ def compacted(
     return ends
 
 
+def tailed(delay: Any, behind_at: Any, behind: Any, left: Any) -> Any:
+    """Return the ticks from each job's start until all behind it have arrived.
+
+    `left` says for how many jobs each waits, and is used up.
+    """
+    jobs = len(delay)
+    queue, tail = whole(jobs, 0), whole(jobs, 0)
+    many = 0
+    for i in range(jobs):
+        if left[i] == 0:
+            queue[many] = i
+            many += 1
+    at = 0
+    while at < many:
+        for k in range(behind_at[queue[at]], behind_at[queue[at] + 1]):
+            left[behind[k]] -= 1
+            if left[behind[k]] == 0:
+                queue[many] = behind[k]
+                many += 1
+        at += 1
+    while at:
+        at -= 1
+        i = queue[at]
+        for k in range(behind_at[i], behind_at[i + 1]):
+            tail[i] = max(tail[i], tail[behind[k]])
+        tail[i] += delay[i]
+    return tail
+
+
 PARTS: tuple[Callable[..., Any], ...] = (
     *(_push, _add, _pop, _room, _queues, _gather),
     *(_busiest, _fullest, _insert, _occupy, _arrive),
 )
-"""What the two call, each after what it calls itself."""
+"""What the three call, each after what it calls itself."""

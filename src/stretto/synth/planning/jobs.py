@@ -69,22 +69,6 @@ class JobArrays:
         """Return the same as lists: uncompiled code reads them faster."""
         return JobArrays(*(getattr(self, f.name).tolist() for f in fields(self)))
 
-    def tails(self) -> Any:
-        """Return the ticks from each job's start until all behind it have arrived."""
-        left, at, behind = self.waits.tolist(), self.behind_at.tolist(), self.behind
-        behind, delay = behind.tolist(), self.delay.tolist()
-        queue = [i for i, n in enumerate(left) if not n]
-        for i in queue:
-            for d in behind[at[i] : at[i + 1]]:
-                left[d] -= 1
-                if not left[d]:
-                    queue.append(d)
-        tail = [0] * len(delay)
-        for i in reversed(queue):
-            last = max((tail[d] for d in behind[at[i] : at[i + 1]]), default=0)
-            tail[i] = delay[i] + last
-        return np.array(tail)
-
 
 @dataclass(slots=True)
 class JobTable:

@@ -16,20 +16,22 @@ import numpy as np
 
 from stretto.synth import clock
 from stretto.synth.clock import SearchClock
-from stretto.synth.planning.compiled import compiled
-from stretto.synth.planning.dispatch import compacted, dispatched
+from stretto.synth.planning.compiled import Functions, compiled
+from stretto.synth.planning.dispatch import compacted, dispatched, tailed
 from stretto.synth.planning.jobs import JobArrays, JobTable
 
 __all__ = ["Search", "Timetable"]
 
+_PATIENCE = ((0.0, 0.0), (0.1, 0.1), (0.0, 1.0), (0.25, 0.25))
+"""What is waited for links: by any way, and by those over the fullest."""
 _FIRST = (
-    *((0.5, 0.5, 0), (0.0, 1.0, 0), (0.5, 0.5, 1), (0.0, 1.0, 1)),
-    *((1.0, 0.0, 0), (1.0, 0.0, 1), (1.0, 1.0, 0), (1.0, 1.0, 1)),
-    *((2.0, 0.5, 0), (2.0, 0.5, 1), (0.0, 4.0, 0), (0.0, 4.0, 1)),
+    *((0.5, 0.5, 0, 0), (0.0, 1.0, 0, 1), (0.5, 0.5, 1, 1), (0.0, 1.0, 1, 2)),
+    *((0.0, 0.4, 0, 0), (0.0, 0.4, 1, 0), (1.0, 0.0, 0, 1), (1.0, 0.0, 1, 3)),
+    *((0.25, 0.5, 0, 0), (0.25, 0.5, 1, 0), (1.0, 1.0, 0, 3), (1.0, 1.0, 1, 0)),
+    *((2.0, 0.5, 0, 0), (2.0, 0.5, 1, 1), (0.0, 4.0, 0, 1), (0.0, 4.0, 1, 2)),
 )
-"""Weights of waves and of full links, and whether time runs backwards."""
-_PATIENCE = ((0.0, 0.0), (0.1, 0.1), (0.0, 1.0), (0.1, 0.1))
-"""What is waited for links, in turn: by any way, and by those over the fullest."""
+"""Weights of waves and of full links, whether time runs backwards, and which patience
+is the first."""
 _FULL = 0.9
 
 
@@ -45,64 +47,69 @@ class _Planner:
     """Makes plans of one jobs, from either end."""
 
     def __init__(self, jobs: JobTable) -> None:
-        self._ways = (jobs.flat, jobs.flat.turned())
-        self._lists: tuple[JobArrays, JobArrays] | None = None
+        self._jobs = jobs.flat
+        self._known: dict[tuple[int, bool], JobArrays] = {(0, False): jobs.flat}
 
     def plan(
         self, turned: int, urgency: Any, weight: float, patience: Any
     ) -> Timetable:
         """Return the plan in which nothing waits that could start."""
         count = len(urgency)
-        order = np.argsort(-urgency, kind="stable")
-        ranks = np.empty(count, dtype=np.int64)
+        order: Any = np.argsort(-urgency, kind="stable")
+        ranks: Any = np.empty(count, dtype=np.int64)
         ranks[order] = np.arange(count)
-        starts = np.zeros(count, dtype=np.int64)
-        run, _ = _fast.functions
-        if run is dispatched:
-            self._lists = self._lists or (self._ways[0].lists(), self._ways[1].lists())
-            f = self._lists[turned]
-            out = [0] * count
-            begun = clock.now()
-            ends = run(
-                *(urgency.tolist(), ranks.tolist(), order.tolist()),
-                *(weight, patience.tolist()),
-                *(f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
-                *(list(f.waits), f.behind_at, f.behind, list(f.load), out),
-            )
+        plain = _fast.functions[0] is dispatched
+        out = np.zeros(count, dtype=np.int64)
+        given: tuple[Any, ...] = urgency, ranks, order, patience, out
+        if plain:
+            given = tuple(x.tolist() for x in given)
+        f, (urgency, ranks, order, patience, starts) = self._seen(turned, plain), given
+        begun = clock.now()
+        ends = _fast.functions[0](
+            *(urgency, ranks, order, weight, patience),
+            *(f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
+            *(f.waits.copy(), f.behind_at, f.behind, f.load.copy(), starts),
+        )
+        if plain:
             _fast.spent += clock.now() - begun
-            starts = np.array(out)
-        else:
-            f = self._ways[turned]
-            ends = run(
-                *(urgency, ranks, order, weight, patience),
-                *(f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
-                *(f.waits.copy(), f.behind_at, f.behind, f.load.copy(), starts),
-            )
+        starts = np.asarray(starts)
         if not turned:
             return Timetable(starts, int(ends))
-        return self._compact(ends - starts - self._ways[0].delay)
+        return self.compact(ends - starts - self._jobs.delay)
 
-    def _compact(self, starts: Any) -> Timetable:
+    def tails(self, turned: int) -> Any:
+        """Return the ticks from each job's start until all behind it have arrived."""
+        run = _fast.functions[2]
+        f = self._seen(turned, run is tailed)
+        return np.asarray(run(f.delay, f.behind_at, f.behind, f.waits.copy()))
+
+    def compact(self, starts: Any) -> Timetable:
         """Return the plan with every job as early as its links' order allows."""
-        order = np.argsort(starts, kind="stable")
-        _, run = _fast.functions
-        f: JobArrays = self._ways[0]
-        out: Any = np.zeros(len(starts), dtype=np.int64)
+        order: Any = np.argsort(starts, kind="stable")
+        run = _fast.functions[1]
+        f, out = self._seen(0, run is compacted), order * 0
         if run is compacted:
-            assert self._lists is not None  # made by whoever planned
-            f, out, order = self._lists[0], out.tolist(), order.tolist()
+            out, order = out.tolist(), order.tolist()
         ends = run(
             *(order, f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
             *(f.behind_at, f.behind, len(f.load), out),
         )
         return Timetable(np.asarray(out), int(ends))
 
+    def _seen(self, turned: int, plain: bool) -> JobArrays:
+        """Return the jobs from either end, as arrays or lists; each is made once."""
+        if (turned, plain) not in self._known:
+            jobs = self._jobs if not plain else self._seen(turned, False)
+            made = jobs.lists() if plain else jobs.turned()
+            self._known[turned, plain] = made
+        return self._known[turned, plain]
+
 
 class _Fast:
     """Which functions make plans: compiled ones once they have cost enough."""
 
     def __init__(self) -> None:
-        self.functions: tuple[Any, Any] = (dispatched, compacted)
+        self.functions: Functions = (dispatched, compacted, tailed)
         self.spent = 0.0
         self._asked = False
 
@@ -118,23 +125,25 @@ _WORTH, _TO_COMPILE = 1.5, 6.0
 _fast = _Fast()
 
 
+def _narrow_ways(jobs: JobArrays) -> Any:
+    """Return which ways go over one of the fullest links."""
+    full = np.maximum.reduceat(jobs.load[jobs.way_links], jobs.way_at[:-1])
+    return full > _FULL * jobs.load.max()
+
+
 class Search:
     """The best plan for a jobs; looking for better ones may go on at any time."""
 
     def __init__(self, jobs: JobTable, *, seed: int, goal: int) -> None:
         self._planner = _Planner(jobs)
-        self._tails = (jobs.flat.tails(), jobs.flat.turned().tails())
+        self._tails = (self._planner.tails(0), self._planner.tails(1))
         self._waves = (jobs.wave, 1 - jobs.wave)
         self._delay = jobs.flat.delay
         self._full = int(jobs.flat.load.max())
-        full = np.maximum.reduceat(
-            jobs.flat.load[jobs.flat.way_links], jobs.flat.way_at[:-1]
-        )
-        self._narrow = full > _FULL * self._full
-        """Whether a way goes over one of the fullest links."""
+        self._narrow = _narrow_ways(jobs.flat)
         self._goal = goal
         self._chance = np.random.default_rng(seed)
-        self._kinds: list[tuple[int, float, float, int]] = []
+        self._kinds: list[tuple[int, float, float, int, int]] = []
         """How good the first plans were, and what made them."""
         self._plan: Timetable | None = None
         self._from: Timetable | None = None
@@ -163,9 +172,10 @@ class Search:
             left = clock.left
             self.tried += 1
             if self.tried <= len(_FIRST):
-                waves, weight, turned = _FIRST[self.tried - 1]
-                plan = self._try(turned, self._urgency(turned, waves, 0.0), weight)
-                self._kinds.append((plan.ends, waves, weight, turned))
+                waves, weight, turned, wait = _FIRST[self.tried - 1]
+                urgency = self._urgency(turned, waves, 0.0)
+                plan = self._try(turned, urgency, weight, wait)
+                self._kinds.append((plan.ends, waves, weight, turned, wait))
                 self._kinds.sort()
             elif self._chance.random() < (0.5 if self.tried < _YOUNG else 0.1):
                 self._varied()
@@ -174,8 +184,8 @@ class Search:
             if clock.limited:
                 self._took = left - clock.left
 
-    def _try(self, turned: int, urgency: Any, weight: float) -> Timetable:
-        usual, full = _PATIENCE[self.tried // 2 % len(_PATIENCE)]
+    def _try(self, turned: int, urgency: Any, weight: float, wait: int) -> Timetable:
+        usual, full = _PATIENCE[wait % len(_PATIENCE)]
         patience = np.where(self._narrow, full, usual)
         plan = self._planner.plan(turned, urgency, weight, patience)
         if self._plan is None or plan.ends < self._plan.ends:
@@ -192,13 +202,13 @@ class Search:
     def _varied(self) -> None:
         """Try one of the kinds that were good, with a little chance."""
         chance = self._chance
-        _, waves, weight, turned = self._kinds[
-            min(self.tried % 5, len(self._kinds) - 1)
-        ]
+        at = min(self.tried % 5, len(self._kinds) - 1)
+        _, waves, weight, turned, wait = self._kinds[at]
         waves *= chance.choice((0.7, 1.0, 1.0, 1.4))
         weight *= chance.choice((0.5, 1.0, 1.0, 2.0))
         noise = chance.choice((0.005, 0.02, 0.1))
-        self._try(turned, self._urgency(turned, waves, noise), weight)
+        wait += int(chance.choice((0, 0, 1, 2, 3)))
+        self._try(turned, self._urgency(turned, waves, noise), weight, wait)
 
     def _shaken(self) -> None:
         """Try the order of a good plan, from either end, shaken a little."""
@@ -211,7 +221,7 @@ class Search:
         else:
             urgency = old.ends - old.starts + shake
         weight = float(chance.choice((0.0, 0.0, 0.2, 1.0)))
-        plan = self._try(turned, urgency, weight)
+        plan = self._try(turned, urgency, weight, self.tried // 2)
         if plan.ends <= max(old.ends, self.best.ends * _WORSE):
             self._from = plan
 
