@@ -65,6 +65,11 @@ def check_shards(comm: Any, verb: str, shards: int, has: int | None = None) -> i
 
 def _summed(comm: Any, verb: str, parts: Any, shards: int, out: Any) -> tuple[Any, Any]:
     """Return the sum of this rank's shards, and where the result goes: not over it."""
+    if not hasattr(parts, "__len__"):
+        raise CallError(
+            f"rank {comm.rank}: shards.{verb}: parts is a {type(parts).__name__}; want "
+            "shards / ranks arrays, or one with these along its first axis"
+        )
     check_shards(comm, verb, shards, len(parts))
     mine = add_pairs(parts)
     if out is None and len(parts) == 1:  # it is the caller's own

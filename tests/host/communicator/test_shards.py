@@ -90,6 +90,7 @@ def refused(comm):
         lambda: comm.all_reduce(np.ones(4, np.float32), bits="pairs"),
         lambda: comm.reduce_scatter(np.ones(6, np.float32), bits="invariant"),
         lambda: comm.reduce_scatter(np.ones(6, np.float32), bits="few"),
+        lambda: shards.all_reduce(comm, 3),
     ):
         try:
             call()
@@ -111,3 +112,4 @@ def test_what_is_no_tree_is_refused():
     )
     assert said[4] == ""
     assert "bits='few'; want 'invariant', 'pairs' or 'any'" in said[5]
+    assert "shards.all_reduce: parts is a int; want shards / ranks arrays" in said[6]

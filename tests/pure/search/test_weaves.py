@@ -46,6 +46,7 @@ def test_where_a_search_begins_is_proved(name: str, ranks: int) -> None:
         ("parts=2 spare=0 | m free", "want it written as"),
         ("parts=2 spare=999 | m free", "want 0 to 64"),
         ("parts=2 | m fly", "no step is called 'fly'"),
+        ("parts=2 | m " + "fly" * 4000, "no step is called 'flyfly"),
         ("parts=2 | q free", "want such as"),
         ("parts=2 | m free 1.0", "want no parts"),
         ("parts=2 | m do", "want parts, such as 1.0"),
@@ -61,8 +62,9 @@ def test_where_a_search_begins_is_proved(name: str, ranks: int) -> None:
 )
 def test_what_is_no_weave_is_refused(text: str, why: str) -> None:
     """A text that is no weave, or is written otherwise, says what is wanted."""
-    with pytest.raises(ParseError, match=re.escape(why)):
+    with pytest.raises(ParseError, match=re.escape(why)) as said:
         Weave.parse(text, GATHER, 2)
+    assert len(str(said.value)) < 200
 
 
 @pytest.mark.parametrize(

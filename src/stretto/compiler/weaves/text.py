@@ -145,7 +145,7 @@ def _step(word: str, parts: int, ranks: int) -> WeaveStep:
         raise ParseError(f"step {word[:40]!r}: want such as 'm do 1.0-1'")
     stream, do = found[1], found[2]
     if do not in (*_WITH_BOX, "free", "store", "stored"):
-        raise ParseError(f"step {word[:40]!r}: no step is called {do!r}")
+        raise ParseError(f"step {word[:40]!r}: no step is called {do[:40]!r}")
     if (found[3] is not None) != (do in _WITH_BOX):
         want = "parts, such as 1.0" if do in _WITH_BOX else "no parts"
         raise ParseError(f"step {word[:40]!r}: want {want}")
