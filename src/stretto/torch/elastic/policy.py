@@ -31,7 +31,7 @@ class Planned:
         """The change that this rank has heard of, and that waits for a step's end."""
         self.leaving: dict[str, bool] = {}
         """Who is to leave, and whether it stands by from then on."""
-        self._has_refused = False
+        self._order, self._has_refused = "", False
         part.on_ask, part.on_plan = self.hear, self.plan
         part.on_news = self.news
 
@@ -46,6 +46,7 @@ class Planned:
         if self._has_refused:  # that was of another order
             self._has_refused = False
             standing.tell(refused="")
+        self._order = str(order.said.get("order", ""))
         if order.verb == "drain" and about:
             stays = bool(order.said.get("stays"))
             self.leaving |= dict.fromkeys(about, stays)
@@ -64,7 +65,7 @@ class Planned:
     def _refuse(self, why: str) -> None:
         """Say why what was asked is not done, until something else is asked."""
         self._has_refused = True
-        self._world.standing.tell(refused=why)
+        self._world.standing.tell(refused=why, order=self._order)
 
     def _break(self, about: list[str]) -> None:
         """End the step: who is late in it is replaced."""
