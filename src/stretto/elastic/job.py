@@ -20,6 +20,7 @@ from typing import Any
 
 from stretto.elastic.flapping import Flapping
 from stretto.elastic.starting import LOCAL, Starter, environment_of
+from stretto.errors import MembershipError
 from stretto.fabric.address import clear
 from stretto.fabric.hosts import host_name
 from stretto.fabric.meeting.environment import find_place
@@ -285,9 +286,16 @@ class LaunchedJob:
         return self._flapping.refusal(host_name(hello.host), time.monotonic())
 
     def _hear(self, order: Errand) -> None:
-        """Start more that stand by, when somebody wants more ranks."""
+        """Start more that stand by, when somebody wants more ranks, and may have them.
+
+        If not, the ranks say so.
+        """
         many = order.said.get("n")
-        if order.verb == "grow" and type(many) is int and 0 < many <= self._first:
+        if order.verb != "grow" or type(many) is not int or not 0 < many <= self._first:
+            return
+        with suppress(MembershipError):
+            now = len(self.world.generations.newest)
+            self._wanted.elastic.check_most(now + many, "grow")
             for _ in range(many):
                 self._start((*self._wanted.standbys, LOCAL)[0], -1)
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.pure.elastic.stepping import Rules, begin, explore
 
+from stretto.elastic.job import LaunchedJob
 from stretto.fabric.messages import Errand
 from stretto.runtime.calls import Elastic
 from stretto.runtime.calls.changing import READY
@@ -95,15 +96,15 @@ def test_the_only_one_that_has_the_state_is_not_replaced_by_order():
         tell=lambda **more: said.update(more),
     )
     part = SimpleNamespace(standing=standing, somebody_is_whole=lambda but: False)
-    order = Errand(verb="replace", about=("a",), said={})
+    order = Errand(verb="replace", about=("a",), said={"order": "one"})
 
     planned = Planned(part)
     planned.hear(order)
-    assert {"refused": "nobody but rank 0 has the state"} == said
+    assert {"refused": "nobody but rank 0 has the state", "order": "one"} == said
     assert set() == standing.dismissed
 
     planned.hear(Errand(verb="replace", about=(), said={}))
-    assert {"refused": ""} == said
+    assert "" == said["refused"]
 
 
 def test_no_more_ranks_are_suggested_than_there_may_be():
@@ -124,7 +125,21 @@ def test_no_more_ranks_are_suggested_than_there_may_be():
     part = SimpleNamespace(standing=standing, stands_by=False, elastic=elastic)
     planned = Planned(part)
     planned.hear(Errand(verb="grow", about=(), said={"n": 2}))
-    assert {"refused": "grow(2): 4 ranks; want at most max_ranks=3 of Elastic"} == said
+    assert "grow(2): 4 ranks; want at most max_ranks=3 of Elastic" == said["refused"]
     planned.hear(Errand(verb="grow", about=(), said={"n": 1}))
     assert [["a", "b", "c"]] == suggested
-    assert {"refused": ""} == said
+    assert "" == said["refused"]
+
+
+@pytest.mark.parametrize(("asked", "started"), [(1, 1), (2, 0), (0, 0), ("one", 0)])
+def test_a_launcher_starts_nobody_whom_the_ranks_refuse(asked, started):
+    """Two of three ranks are there."""
+    said = []
+    job = object.__new__(LaunchedJob)
+    job._first, job._start = 2, lambda *who: said.append(who)
+    job._wanted = SimpleNamespace(elastic=Elastic(max_ranks=3), standbys=())
+    generations = SimpleNamespace(newest=("a", "b"))
+    job.world = SimpleNamespace(generations=generations)
+    job._hear(Errand(verb="grow", about=(), said={"n": asked}))
+
+    assert started == len(said)
