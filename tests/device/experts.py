@@ -54,7 +54,8 @@ def opened(r: Rank, kind: dict[str, Any], most: int = 40) -> tuple[Any, Any]:
            "max_tokens": most, **kind}  # fmt: skip
     if how.get("placement") == "odd":
         how["placement"] = [(e * e + 1) % r.n for e in range(16)]
-    return r.comm.experts(**how, device="cuda"), r.comm.experts(**how)
+    gpu = r.comm.experts(**how, device="cuda", blocks=32)  # ranks may share a GPU
+    return gpu, r.comm.experts(**how)
 
 
 def inputs(r: Rank, ep: Any, seed: int, tokens: int) -> tuple[Any, Any, Any]:

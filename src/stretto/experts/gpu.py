@@ -8,7 +8,6 @@ dispatch after the next: two may be open at once.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -33,7 +32,6 @@ from stretto.runtime.calls import Communicator
 __all__ = ["GpuDispatched", "GpuExperts", "enqueued"]
 
 MOST_BLOCKS, THREADS = 64, 512
-_SHARE_GPU = "STRETTO_CUDA_SHARE_GPU"
 _TYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -137,7 +135,8 @@ class GpuExperts:
         if why := why_not(geometry):
             raise CallError(f"experts: {why}")
         if blocks is None:
-            blocks = _usual_blocks()
+            there: int = torch.cuda.get_device_properties().multi_processor_count
+            blocks = min(there // 2, MOST_BLOCKS)
         self.comm, self.geometry = comm, geometry
         g, m = geometry, PeerPlaces.of(geometry, blocks)
         self.num_local = g.num_local(comm.rank)
@@ -335,12 +334,6 @@ class GpuExperts:
         """Return what to raise here; the other ranks hear it where they wait."""
         error = self.comm.refuse(text)
         return error if isinstance(error, CallError) else CallError(str(error))
-
-
-def _usual_blocks() -> int:
-    """Return how many multiprocessors a call takes, of ranks that share a GPU fewer."""
-    there: int = torch.cuda.get_device_properties().multi_processor_count
-    return min(there // 2, MOST_BLOCKS // (2 if os.environ.get(_SHARE_GPU) else 1))
 
 
 def enqueued(engine: GpuExperts, work: Callable[..., Any], *given: Any) -> Any:

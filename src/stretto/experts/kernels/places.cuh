@@ -2,9 +2,9 @@
 //
 // Every rank has two halves of memory that peers write, used in turn. In a half each peer
 // has a part of its own, of a row for every token that it may have: no routing can
-// overflow it, and nobody asks anybody for a place. Block b of a rank hears block b of
-// every rank in each call. Who begins call e + 2 has heard, in e + 1, kernels that began
-// after those of call e had ended: all have left e.
+// overflow it, and nobody asks anybody for a place. In each call every block hears a
+// block of every rank. Who begins call e + 2 has heard, in e + 1, kernels that began after
+// those of call e had ended: all have left e.
 #pragma once
 
 #include "channel.cuh"
