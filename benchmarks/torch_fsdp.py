@@ -75,17 +75,32 @@ class Rank(Ranks):
         """Return the model of a variant, and its optimizer.
 
         "stretto+placed": its buffers lie in memory that peers reach, and its large
-        calls leave most SMs to others.
+        calls leave most SMs to others; "nccl+symmetric" is PyTorch's own way to that.
         """
         name, _, how = variant.partition("+")
         if not how:
             return self.model(self.group(name))
+        if how == "symmetric":
+            return self.symmetric()
         import stretto.torch
 
         group = self.dist.new_group(backend=name)
         made = self.model(group)
         pool = stretto.torch.pool(POOL, group=group)
         stretto.torch.place_buffers(made[0], pool)
+        return made
+
+    def symmetric(self) -> Any:
+        """Return a model whose buffers are NCCL's symmetric memory, by copy engines.
+
+        Options as PyTorch's documentation of `set_symm_mem_for_comm` has them.
+        """
+        options = self.dist.ProcessGroupNCCL.Options()
+        options.config.cta_policy = self.dist.ProcessGroupNCCL.NCCL_CTA_POLICY_ZERO
+        made = self.model(self.dist.new_group(backend="nccl", pg_options=options))
+        for module in made[0].modules():
+            if hasattr(module, "set_symm_mem_for_comm"):
+                module.set_symm_mem_for_comm()
         return made
 
     def few(self, step: Callable[[], Any], word: str) -> Callable[[], Any]:
@@ -209,7 +224,7 @@ def work(words: list[str]) -> int:
     said: dict[str, Any] = {"rows": [], "failed": {}, "losses": {}, "kernels": {}}
     said["torch"] = rank.torch.__version__
     steps: dict[str, Callable[[], Any]] = {}
-    more = ("stretto+placed",) if rank.is_gpu else ()
+    more = ("stretto+placed", "nccl+symmetric") if rank.is_gpu else ()
     for name in (rank.baseline, "stretto", *more):
         step, wrong = rank.tried(lambda name=name: rank.step(name))
         losses: Any = None
