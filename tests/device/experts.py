@@ -20,7 +20,14 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT / "src"), str(HERE)]
 os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"
 
-from channel_rank import SHORT_S, Rank, checked, report, words  # noqa: E402
+from channel_rank import (  # noqa: E402
+    SHORT_S,
+    Rank,
+    checked,
+    raised,
+    report,
+    words,
+)
 
 from stretto.errors import CallError, CommunicationError  # noqa: E402
 
@@ -259,6 +266,28 @@ def an_absent_rank(r: Rank) -> Any:
     """Named at the deadline; the device stays usable."""
     said = refused(r, lambda *_: (None, None, None))
     assert "rank 1" in said or "ranks [1]" in said, said
+    return said
+
+
+@check
+def another_call(r: Rank) -> Any:
+    """Rank 1 sums where the others dispatch: both are named at the deadline."""
+    r.open(deadline_s=SHORT_S)
+    ep, _ = opened(r, {"layout": "expert"})
+    x, ids, weights = (one.cuda() for one in inputs(r, ep, 0, 20))
+    some = r.torch.ones(1000, device="cuda")
+    r.comm.all_reduce(some)
+    r.together()
+
+    def differ() -> None:
+        if r.rank == 1:
+            r.comm.all_reduce(some)
+        else:
+            ep.dispatch(x, ids, weights)
+
+    said = raised(r, differ)
+    assert "dispatch of 4 experts" in said, said
+    assert "all_reduce" in said, said
     return said
 
 

@@ -25,7 +25,14 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT / "src"), str(HERE)]
 os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"
 
-from channel_rank import SHORT_S, Rank, checked, report, words  # noqa: E402
+from channel_rank import (  # noqa: E402
+    SHORT_S,
+    Rank,
+    checked,
+    raised,
+    report,
+    words,
+)
 
 from stretto.errors import CommunicationError  # noqa: E402
 from stretto.quantised import gpu  # noqa: E402
@@ -118,6 +125,50 @@ def an_absent_rank(r: Rank) -> Any:
         said = f"{type(e).__name__}: {e}"
     assert f"rank {r.n - 1}" in said, said or "nobody was missed"
     return said
+
+
+@check
+def another_sum(r: Rank) -> Any:
+    """Of another wire, size or type, or no such sum: all are told what each called."""
+    said: dict[str, Any] = {}
+    for what, mine, other in OTHERS:
+        is_plain = "wire" not in other
+        comm = r.open(deadline_s=SHORT_S if is_plain else 30.0)
+        for how in (mine, other):  # both are known, as in a program that mixes them up
+            called(r, comm, **{**how, "count": how["count"] + 1})
+        for how in (mine, other):
+            called(r, comm, **how)
+        r.together()
+        began = time.monotonic()
+        text = raised(r, lambda c=comm, h=other if r.rank else mine: called(r, c, **h))
+        took = time.monotonic() - began
+        want = [f"wire={h['wire']}" for h in (mine, other) if "wire" in h]
+        want += [f"all_reduce of {h['count']} " for h in (mine, other) if "wire" in h]
+        assert all(word in text for word in want), f"{what}: {text}"
+        assert is_plain or took < 10, f"{what}: after {took:.1f} s"
+        said[what] = text
+        comm.close()
+        r.comm = None
+        r.together()
+    return said
+
+
+OTHERS = (
+    ("wire", {"count": 1000, "wire": "fp8_128"}, {"count": 1000, "wire": "int8_128"}),
+    ("size", {"count": 1000, "wire": "fp8_128"}, {"count": 1001, "wire": "fp8_128"}),
+    (
+        "type",
+        {"count": 1000, "wire": "fp8_128"},
+        {"count": 1000, "wire": "fp8_128", "kind": "bfloat16"},
+    ),
+    ("none", {"count": 1000, "wire": "fp8_128"}, {"count": 1000}),
+)
+
+
+def called(r: Rank, comm: Any, *, count: int, kind: str = "float32", **how: Any) -> Any:
+    """Call a sum."""
+    x = r.torch.ones(count, dtype=getattr(r.torch, kind), device="cuda")
+    return comm.all_reduce(x, **how)
 
 
 @check

@@ -320,7 +320,7 @@ class Session(Protocol):
         """Return every rank's array like this one, as this rank reaches them."""
         raise CallError("peers' arrays are reached on GPUs; want one that is there")
 
-    def channels(self, nbytes: int, *, blocks: int = 1) -> Any:
+    def channels(self, nbytes: int, *, blocks: int = 1, name: str = "") -> Any:
         """Return channels to every peer, for kernels of the user's (collective)."""
         raise CallError("channels are for kernels on GPUs; want device='cuda'")
 

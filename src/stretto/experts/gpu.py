@@ -141,8 +141,10 @@ class GpuExperts:
         g, m = geometry, PeerPlaces.of(geometry, blocks)
         self.num_local = g.num_local(comm.rank)
         self.half = 0
-        self._there = comm.channels(m.nbytes, blocks=blocks)
-        self._back = comm.channels(m.back_nbytes, blocks=blocks)
+        self._there, self._back = (
+            comm.channels(nbytes, blocks=blocks, name=f"{name} of {g.top_k} experts")
+            for nbytes, name in ((m.nbytes, "dispatch"), (m.back_nbytes, "combine"))
+        )
         text = text_of(g, blocks, threads)
         self._dispatch, self._combine = (
             channels.kernel(

@@ -29,13 +29,13 @@ class SumCall(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_uint64)
-        for name in ("channels", "x", "out", "count", "each", "room", "rank")
+        for name in ("channels", "x", "out", "count", "each", "room", "rank", "name")
     )
 
 
 def memory_of(num_ranks: int, room: int) -> int:
-    """Return the bytes that peers write of a rank: two records of each, twice."""
-    return 4 * num_ranks * (room + room // GROUP * 4)
+    """Return the bytes that peers write of a rank: of each four records and a name."""
+    return 4 * num_ranks * (room + room // GROUP * 4) + 8 * num_ranks
 
 
 def text_of(
@@ -72,6 +72,10 @@ class GpuSum:
             nbytes = memory_of(n, self._room)
             calls._shared[key] = session.channels(nbytes, blocks=BLOCKS)
         self._channels = calls._shared[key]
+        self._name = self._channels.named(
+            f"all_reduce of {call.counts[0]} {call.dtype} op={call.op.value} "
+            f"wire={request.sums.wire}"
+        )
         text = text_of(
             call.dtype,
             str(request.sums.wire),
@@ -89,6 +93,6 @@ class GpuSum:
         parts = self._parts
         given = SumCall(
             self._channels.pointer, pointer(x), pointer(out), parts.elements,
-            parts.each, self._room, self._rank,
+            parts.each, self._room, self._rank, self._name,
         )  # fmt: skip
         self._kernel(given, stream=stream)

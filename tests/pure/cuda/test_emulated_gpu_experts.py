@@ -72,7 +72,7 @@ class Comm:
     def __init__(self, world, rank):
         self.world, self.rank, self.made = world, rank, 0
 
-    def channels(self, nbytes, *, blocks):
+    def channels(self, nbytes, *, blocks, name):
         self.made += 1
         return Channels(self.world, self.rank, self.made, nbytes)
 

@@ -13,6 +13,7 @@ from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import build as compile_text
 from stretto.executors.cuda.codegen.compile import usage
 from stretto.executors.cuda.flags.watch import explain
+from stretto.executors.cuda.words import KINDS
 from stretto.quantised.gpu import OPTIONS, UNIT, SumCall, memory_of, text_of
 from stretto.quantised.wire import Parts
 
@@ -38,12 +39,16 @@ class Emulated:
         nbytes = memory_of(n, ROOM)
         self.handles = Handles(n, nbytes, blocks=BLOCKS, deadline_s=deadline_s)
 
-    def run(self, xs, *, shift=0, absent=0):
-        """Run a sum; return what each rank has, and what lies behind its output."""
-        count, item = len(xs[0]), np.dtype(self.kind).itemsize
-        parts = Parts.of(self.n, count, UNIT)
+    def run(self, xs, *, shift=0, absent=0, names=None):
+        """Run a sum; return what each rank has, and what lies behind its output.
+
+        `names` are what ranks call it, where they do not call the same.
+        """
+        item = np.dtype(self.kind).itemsize
         calls, outs, held = (SumCall * self.n)(), [], []
         for r, x in enumerate(xs):
+            count = len(x)
+            parts = Parts.of(self.n, count, UNIT)
             source, target = (aligned(item * (count + 64)) for _ in range(2))
             target[:] = 0xA5
             at = slice(item * shift, item * (shift + count))
@@ -52,6 +57,7 @@ class Emulated:
             calls[r] = SumCall(
                 table.ctypes.data, source.ctypes.data + item * shift,
                 target.ctypes.data + item * shift, count, parts.each, ROOM, r,
+                names[r] if names else 7,
             )  # fmt: skip
             held += [source, table]
             outs.append((target[at].view(self.kind), target[at.stop :]))
@@ -96,6 +102,42 @@ def test_who_does_not_come_is_named(tmp_path):
     missing, said = explain(ranks.handles.record(0), {})
     assert missing == [1]
     assert "channel to rank 1, step 1" in said
+
+
+@pytest.mark.parametrize("counts", [(9, 9, 9), (900, 5000, 900)])
+def test_who_calls_another_sum_is_found_by_all_and_at_once(counts, tmp_path):
+    """Of another size, or of another type or wire: that is what its name says."""
+    ranks = Emulated(3, "float32", "fp8_128", tmp_path, deadline_s=60)
+    alike = [np.ones(n, np.float32) for n in (9, 9, 9)]
+    want = all_reduce(alike, "fp8_128", "sum")
+    for name in (5, 6):  # the names of earlier calls are no names of later ones
+        for out, _ in ranks.run(alike, names=[name] * 3):
+            assert out.tobytes() == want.tobytes()
+
+    ranks.run([np.ones(n, np.float32) for n in counts], names=[5, 6, 5])
+
+    kinds = [KINDS[int(ranks.handles.record(r)["kind"])] for r in range(3)]
+    assert "mismatch" in kinds
+    assert set(kinds) <= {"mismatch", "told"}
+    for r, kind in enumerate(kinds):
+        record = ranks.handles.record(r)
+        assert record["fingerprint"] == (6 if r == 1 else 5)
+        waiting, said = explain(record, {})
+        if kind == "mismatch":
+            assert "called something else" in said
+            assert waiting == ([1] if r != 1 else waiting)
+        else:
+            assert "as ranks called different things" in said
+
+
+def test_who_comes_late_to_another_call_is_told_of_by_name(tmp_path):
+    """At the deadline the record says which call it was that waited."""
+    ranks = Emulated(2, "float32", "fp8_128", tmp_path, deadline_s=0.2)
+    ranks.run([np.ones(9, np.float32)] * 2, absent=0b10, names=[11, 11])
+
+    record = ranks.handles.record(0)
+    assert KINDS[int(record["kind"])] == "timeout"
+    assert record["fingerprint"] == 11
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

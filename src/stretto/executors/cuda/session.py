@@ -151,14 +151,14 @@ class CudaSession(Session):
         starts = [self.space.peer_address(q, offset) for q in ranks]
         return [DeviceArray(one, at.shape, kind, ordinal, keep) for one in starts]
 
-    def channels(self, nbytes: int, *, blocks: int = 1) -> Channels:
+    def channels(self, nbytes: int, *, blocks: int = 1, name: str = "") -> Channels:
         """Return channels to every peer, for kernels of the user's (collective)."""
         if self._far_ranks:
             raise CallError(
                 f"channels reach ranks of one host; ranks {list(self._far_ranks)} are "
                 "on others: make a communicator of this host's ranks, by split()"
             )
-        return Channels(self, nbytes, blocks=blocks)
+        return Channels(self, nbytes, blocks=blocks, name=name)
 
     def offset(self, array: Any) -> int | None:
         """Return where registered memory begins, the same on every rank, or None.

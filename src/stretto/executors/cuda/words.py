@@ -57,9 +57,11 @@ AWAITED = {
     "A_SIGNAL": "a signal",
     "A_PACKET": "a packet",
     "A_CHOICE": "a choice",
+    "A_CALL": "the same call",
 }
-"""What a channel waited for, in C's words and in ours; a step is a plan's, and a choice
-one of the experts', which the peer was given and refuses."""
+"""What a channel waited for, in C's words and in ours; a step is a plan's, a choice one
+of the experts', which the peer was given and refuses, and a call what the peer is in,
+by its fingerprint."""
 
 _NUMBERS = {
     "MAX_RANKS": MAX_RANKS,

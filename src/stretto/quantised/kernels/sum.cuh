@@ -8,20 +8,23 @@
 // a rank owns itself goes over no wire, and is rounded as if it had.
 //
 // Peers write two records a rank: of its elements, and of its sum; each twice, in turn.
-// Who begins call e + 2 has heard in e + 1 that all had left call e.
+// Who begins call e + 2 has heard in e + 1 that all had left call e. Behind the records
+// each peer writes the name of its call, before it signals for the first time: sums of
+// other sizes, types or wires are no sum of these, and both say so.
 #pragma once
 
 namespace stretto {
 
 constexpr u32 WARPS = THREADS / 32, LANE = 16, UNIT = 32 * LANE, GROUP = 128;
 constexpr u32 LANE_VECS = LANE / Element::lanes, LANES_A_GROUP = GROUP / LANE;
+constexpr int FIRST = 1;  // of two meetings
 constexpr u32 ALL_WARPS = WARPS * BLOCKS, EVERYBODY = 0xffffffffu;
 
 // A call: where its arrays lie, how many elements there are, how many a part has, for how
-// many there is room.
+// many there is room; and a fingerprint of what is called.
 struct SumCall {
   const MemoryChannel* channels;
-  u64 x, out, count, each, room, rank;
+  u64 x, out, count, each, room, rank, name;
 };
 
 struct Sum : SumCall {
@@ -40,6 +43,10 @@ struct Sum : SumCall {
   // The record of rank q's elements (sums: 0), or of its sum (1), in ours or a peer's.
   __device__ __forceinline__ u64 record(u64 base, u32 sums, u32 q) const {
     return base + half + (sums * RANKS + q) * record_bytes;
+  }
+  // Where rank q writes the name of its call.
+  __device__ __forceinline__ u64* name_of(u64 base, u32 q) const {
+    return reinterpret_cast<u64*>(base + 4 * RANKS * record_bytes) + q;
   }
   __device__ __forceinline__ Vec* bytes(u64 record, u64 unit) const {
     return reinterpret_cast<Vec*>(record + unit * UNIT) + threadIdx.x % 32;
@@ -62,13 +69,15 @@ struct Sum : SumCall {
 
 // What thread q tells rank q, and hears of it: signals of a channel, counted here.
 struct Bell {
+  const Sum& sum;
   const MemoryChannel* channel;
   u64 outbox, inbox, sent, seen;
   bool rings;
 
-  __device__ __forceinline__ explicit Bell(const SumCall& call)
-      : channel(call.channels + blockIdx.x * RANKS + threadIdx.x),
-        rings(threadIdx.x < RANKS && threadIdx.x != call.rank) {
+  __device__ __forceinline__ explicit Bell(const Sum& sum)
+      : sum(sum),
+        channel(sum.mine + threadIdx.x),
+        rings(threadIdx.x < RANKS && threadIdx.x != sum.rank) {
     if (!rings) return;
     outbox = channel->outbox, inbox = channel->inbox;
     const u64* counts = reinterpret_cast<const u64*>(channel->counts);
@@ -82,10 +91,25 @@ struct Bell {
     if (rings) {
       store_release(reinterpret_cast<u64*>(outbox), ++sent);
       ok = await_word(*channel->home, channel->rank, channel->peer, A_SIGNAL, step,
-                      reinterpret_cast<const u64*>(inbox), ++seen);
+                      reinterpret_cast<const u64*>(inbox), ++seen,
+                      static_cast<u32>(sum.name));
       fence();
+      if (step == FIRST) ok = ok && is_same();
     }
     return __syncthreads_and(ok);
+  }
+  // Tell every peer what is called: one block does, before it rings.
+  __device__ __forceinline__ void tell() const {
+    if (!rings || blockIdx.x != 0) return;
+    store_relaxed_word(sum.name_of(channel->remote, channel->rank), sum.name);
+  }
+  // Whether the peer, which has rung, called the same; its next call waits for us.
+  __device__ __forceinline__ bool is_same() const {
+    if (blockIdx.x != 0) return true;
+    const u64 said = load_relaxed_word(sum.name_of(channel->local, channel->peer));
+    return said == sum.name ||
+           channel_gave_up(*channel->home, channel->rank, channel->peer, A_CALL, FIRST,
+                           said, sum.name, static_cast<u32>(sum.name));
   }
   __device__ __forceinline__ void keep() const {
     if (!rings) return;
@@ -306,9 +330,10 @@ extern "C" __global__ void __launch_bounds__(stretto::THREADS)
     stretto_quantised_sum(const stretto::SumCall call) {
   using namespace stretto;
   const Sum s(call);
-  Bell bell(call);
+  Bell bell(s);
+  bell.tell();
   give(s);
-  if (!bell.meet(1)) return;
+  if (!bell.meet(FIRST)) return;
   add_up(s);
   if (!bell.meet(2)) return;
   take(s);

@@ -180,19 +180,21 @@ class Communicator(ElasticRunner):
         *,
         blocks: int = 1,
         device: str = "cuda",
+        name: str = "",
     ) -> Any:
         """Return channels to every peer for GPU kernels of your own (collective).
 
         Every rank gets a buffer of so many bytes, and each of `blocks` blocks a channel
-        to the same block of every peer. See docs/guides/kernels.md.
+        to the same block of every peer. Errors call what waits in them by `name`. See
+        docs/guides/kernels.md.
         """
-        nbytes, blocks, device = self._read(
-            "channels", nbytes=nbytes, blocks=blocks, device=device
+        nbytes, blocks, device, name = self._read(
+            "channels", nbytes=nbytes, blocks=blocks, device=device, name=name
         )
         self._ready("channels")
         session = self._session(device)
         return self._exchanging(
-            "channels", lambda: session.channels(nbytes, blocks=blocks)
+            "channels", lambda: session.channels(nbytes, blocks=blocks, name=name)
         )
 
     def experts(

@@ -22,6 +22,7 @@ from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.custom.own import OwnKernel
 from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.executors.cuda.device.driver import ask
+from stretto.executors.cuda.launching.names import fingerprint_of
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.executors.cuda.words import CHANNEL, MAX_BLOCKS, PARAMS
 
@@ -67,10 +68,13 @@ class Channels:
         nbytes: int,
         *,
         blocks: int = 1,
+        name: str = "",
     ) -> None:
+        """Make them; `name` is what errors call a kernel that waits in them."""
         self._session = session
         self.rank, self.num_ranks = session.group.rank, session.group.num_ranks
         self.nbytes, self.blocks = nbytes, blocks
+        self._name = name or f"a kernel on channels of {nbytes} bytes"
         self._refuse(session)
         n = self.num_ranks
         self.words = ChannelsLayout(blocks=blocks, num_ranks=n)
@@ -124,6 +128,16 @@ class Channels:
         )  # fmt: skip
         return OwnKernel(self._session, kernel)
 
+    def named(self, call: str) -> int:
+        """Return a fingerprint of a call, of 32 bits, which errors tell in its words.
+
+        A kernel that waits may pass it (waiting.cuh): ranks that wait for each other in
+        different calls are then told of both.
+        """
+        mark = fingerprint_of(call)
+        self._session.watch.name(mark, call)
+        return mark
+
     def _refuse(self, session: SessionServices) -> None:
         asked = {"channels": (self.nbytes, self.blocks)}
         said = [m["channels"] for m, _ in session.group.exchange(asked)]
@@ -164,6 +178,7 @@ class Channels:
             home["control"][0, q] = base + control
         home["record"] = session.watch.record
         home["deadline_ns"] = int(session.group.deadline_s * 1e9)
+        home["fingerprint"] = self.named(self._name)
         return home
 
     def _mine_and_all(self) -> tuple[tuple[int, Sequence[int]], ...]:

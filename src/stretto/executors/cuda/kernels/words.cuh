@@ -33,7 +33,7 @@ constexpr unsigned long long ESCAPED = 1581568;
 enum Kind : unsigned { NONE, TIMEOUT, MISMATCH, TOLD, COUNTS };
 
 // What a channel waited for.
-enum Awaited : unsigned { A_STEP, A_SIGNAL, A_PACKET, A_CHOICE };
+enum Awaited : unsigned { A_STEP, A_SIGNAL, A_PACKET, A_CHOICE, A_CALL };
 
 // One rank's parameters; bases are addresses as this rank maps them, by rank.
 struct Params {

@@ -27,5 +27,9 @@ class CallName(NamedTuple):
 
 def fingerprint(plan: Plan, dtype: str, op: str, counts: Sequence[int]) -> int:
     """Return 32 bits that calls of one kind share; not 0."""
-    text = f"{plan.digest} {dtype} {op} {tuple(int(c) for c in counts)}"
+    return fingerprint_of(f"{plan.digest} {dtype} {op} {tuple(int(c) for c in counts)}")
+
+
+def fingerprint_of(text: str) -> int:
+    """Return 32 bits of a text; not 0."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") or 1
