@@ -55,7 +55,9 @@ _REMOTE, _INBOX, _OUTBOX, _COUNTS, _CALLS = _at(
     CHANNEL, "remote inbox outbox counts calls"
 )
 _HOME, _RANK, _PEER = _at(CHANNEL, "home rank peer")
-_CONTROL, _RECORD, _DEADLINE = _at(PARAMS, "control record deadline_ns")
+_CONTROL, _RECORD, _DEADLINE, _NAME = _at(
+    PARAMS, "control record deadline_ns fingerprint"
+)
 _WHY, _WHO, _BLOCK, _LANE, _THREAD = _at(RECORD, "kind rank block lane thread")
 _STEP, _WHOM, _ABSENT, _DIFFER, _MARK = _at(
     RECORD, "step peer absent differ fingerprint"
@@ -366,7 +368,7 @@ def _give_up(
         _store_int(record + _WHOM, tl.where(told, teller, peer))
         _store_int(record + _ABSENT, tl.where(told, found, none).to(tl.int32))
         _store_int(record + _DIFFER, 0)
-        _store_int(record + _MARK, 0)
+        _store_int(record + _MARK, _load_int(home + _NAME))
         _store_int(record + _WHAT, what)
         _store(record + _EPOCH, none)
         _store(record + _GOT, none + got)
