@@ -31,6 +31,7 @@ from stretto.torch.known_places import KnownPlaces
 from stretto.torch.marks import note_marks
 from stretto.torch.meeting import elsewhere, meet, seconds
 from stretto.torch.options import Options
+from stretto.torch.standins import GoneCommunicator, PinnedCommunicator, pins_of
 from stretto.torch.transfers import GroupTransfers
 from stretto.torch.untraced import untraced
 from stretto.torch.works import Done
@@ -87,7 +88,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._pin = Beside(options.max_blocks or 0)
         self._short = 0 if options.max_blocks else SHORT
         named = dict(options.algorithms)
-        self._use(_Pinned(comm, named) if named else comm, named)
+        self._use(PinnedCommunicator(comm, named) if named else comm, named)
         registry.bind(self._name, comm, self._queue)
         self._streams = CallStreams(self._hear)
         ours = "stretto" if self._elsewhere is not None else options.transfers
@@ -106,7 +107,9 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         own = comm is self._communicator
         if type(comm) is not GoneCommunicator:
             calm = dict.fromkeys(collectives.names(), self._pin)
-            self._beside = _Pinned(self._communicator, {**calm, **(named or {})})
+            self._beside = PinnedCommunicator(
+                self._communicator, {**calm, **(named or {})}
+            )
         self._places: dict[Any, Any] = self._known_places.calls if own else {}
 
     def stand_in(self, other: Any) -> Any:
@@ -145,13 +148,20 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
                 last = self._last_pins
                 if last is None or last[0] is not before[0] or last[1] != algorithms:
                     named = dict(Options(algorithms=algorithms).algorithms)
-                    made = _Pinned(before[0], named), _Pinned(before[1], named)
+                    made = (
+                        PinnedCommunicator(before[0], named),
+                        PinnedCommunicator(before[1], named),
+                    )
                     last = self._last_pins = before[0], named, made
                 (self._comm, self._beside), self._places = last[2], {}
             try:
                 yield
             finally:
                 self._comm, self._beside, self._places = before
+
+    def pins(self, *, started: bool) -> dict[str, Any]:
+        """Return what algorithms calls are to have, by collective."""
+        return pins_of(self._beside if started else self._comm)
 
     # How a call is run.
 
@@ -322,36 +332,6 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         )
         self._queue.forget(refusal(why))
         self._use(GoneCommunicator(why))
-
-
-class GoneCommunicator:
-    """What stands where a communicator was: every use says why it is gone."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def __getattr__(self, name: str) -> Any:
-        """Raise, whatever is asked."""
-        self.refuse()
-
-    def refuse(self) -> None:
-        """Raise that nothing can be called here."""
-        raise refusal(self._why)
-
-
-class _Pinned:
-    """A communicator whose collectives are run by algorithms that the user names."""
-
-    def __init__(self, comm: Any, algorithms: Mapping[str, Any]) -> None:
-        self._comm = comm
-        for verb, algorithm in algorithms.items():
-            for form in (verb, f"{verb}_v"):
-                method = getattr(comm, form, None)
-                if method is not None:
-                    setattr(self, form, functools.partial(method, algorithm=algorithm))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._comm, name)
 
 
 def _recorded(name: str, run: Callable[[], None]) -> None:

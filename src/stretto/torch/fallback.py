@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from stretto.runtime.choice.bits import ANY, INVARIANT
 from stretto.torch.faults import refusal
+from stretto.torch.standins import UNKNOWN, Estimate
 from stretto.torch.untraced import untraced
 
 _log = logging.getLogger("stretto.torch")
@@ -62,10 +63,11 @@ class OnDemand:
 
     supports_splitting = False
     supports_coalescing = False
-    supports_time_estimate = False
+    supports_time_estimate = True
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Any], group: Any) -> None:
+        self._make, self._group = make, group
+        self._estimate: Estimate | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._make(), name)
@@ -76,6 +78,15 @@ class OnDemand:
 
     def eager_connect_single_device(self, device: Any) -> None:
         """Connect nothing ahead."""
+
+    def _start_time_estimate(self) -> None:
+        """Have calls of the group estimated, and not made."""
+        self._estimate = Estimate(self._group)
+
+    def _end_time_estimate(self) -> float:
+        """Have them made again; return microseconds, below 0 where nobody knows."""
+        made, self._estimate = self._estimate, None
+        return UNKNOWN if made is None else made.end()
 
 
 def _by_itself() -> tuple[Any, int, int]:
@@ -145,7 +156,9 @@ class Fallback:
 
         On GPUs that is a stand-in, so that torch does not connect NCCL ahead.
         """
-        return self._gloo if _kind(device) == "cpu" else OnDemand(self._nccl_now)
+        if _kind(device) == "cpu":
+            return self._gloo
+        return OnDemand(self._nccl_now, self._group)
 
     def _served_by(self, device: Any) -> Any:
         return self._gloo if _kind(device) == "cpu" else self._nccl_now()

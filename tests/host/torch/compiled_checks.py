@@ -172,3 +172,60 @@ def check_what_is_one_graph_on_gloo_is_one_on_stretto(rank, n):
             ours = lambda x, call=call: call(x, dist.group.WORLD)  # noqa: E731
             made = compiled(ours, fullgraph=True, backend=backend)
             torch.testing.assert_close(made(x), want)
+
+
+def check_inductor_is_told_what_calls_take(rank, n):
+    """By a group of ours, as the simulator says; nothing is moved meanwhile."""
+    import torch.distributed._functional_collectives as funcol
+    from torch._inductor.comm_analysis import (
+        estimate_nccl_collective_runtime_from_fx_node as estimated,
+    )
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    group, comm = dist.group.WORLD, st.communicator()
+    count = 1 << 18
+
+    def calls(x):
+        summed = funcol.all_reduce(x, "sum", group)
+        whole = funcol.all_gather_tensor(summed, 0, group)
+        return funcol.reduce_scatter_tensor(whole, "sum", 0, group)
+
+    graph = make_fx(calls, tracing_mode="fake")(torch.zeros(count))
+    told = {}
+    for node in graph.graph.nodes:
+        name = str(node.target)
+        if "_c10d_functional" in name and "wait" not in name:
+            told[name.split(".")[1]] = 1e3 * estimated(node)
+    want = {
+        "all_reduce": comm.estimate("all_reduce", count),
+        "all_gather_into_tensor": comm.estimate("all_gather", count),
+        "reduce_scatter_tensor": comm.estimate("reduce_scatter", count),
+    }
+    assert told.keys() == want.keys()
+    for name, us in want.items():
+        assert us > 1, name
+        torch.testing.assert_close(told[name], us)
+
+
+def check_what_is_estimated_is_not_done(rank, n):
+    """Nor is what nobody can simulate guessed; calls afterwards are made again."""
+    backend, comm = dist.group.WORLD._get_backend("cuda"), st.communicator()
+    x, out = torch.full((1000,), float(rank)), torch.zeros(1000 * n)
+    backend._start_time_estimate()
+    for _ in range(3):
+        dist.all_reduce(x)
+    started = dist.all_gather_into_tensor(out, x, async_op=True)
+    started.wait()
+    us = backend._end_time_estimate()
+    each = comm.estimate("all_reduce", 1000), comm.estimate("all_gather", 1000)
+    torch.testing.assert_close(us, 3 * each[0] + each[1])
+    assert (x == rank).all()
+    assert not out.any()
+
+    backend._start_time_estimate()
+    dist.all_reduce(x)
+    dist.reduce(x, 0)
+    assert backend._end_time_estimate() < 0
+    assert backend._end_time_estimate() < 0, "nobody has asked"
+    dist.all_reduce(x)
+    assert (x == n * (n - 1) / 2).all()

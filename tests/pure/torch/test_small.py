@@ -202,7 +202,7 @@ def test_nccl_is_made_when_only_it_can_answer():
         made.append(True)
         return Nccl()
 
-    backend = OnDemand(make)
+    backend = OnDemand(make, None)
     assert not backend.supports_splitting
     assert not backend.supports_tensor_alloc("cuda")
     backend.eager_connect_single_device("cuda:0")

@@ -17,7 +17,7 @@ from stretto.fabric.patience import check_deadline
 from stretto.runtime.calls import pacing, repeatable, suspending, verbs
 from stretto.runtime.calls.choosing import selector_of
 from stretto.runtime.calls.elastic import ElasticRunner
-from stretto.runtime.calls.explain import explain
+from stretto.runtime.calls.explain import estimate, explain
 from stretto.runtime.calls.forms import channels, objects
 from stretto.runtime.calls.forms.coalesced import coalesced
 from stretto.runtime.calls.hints import argument_hint, attribute_hint
@@ -87,6 +87,7 @@ class Communicator(ElasticRunner):
     broadcast_object = objects.broadcast_object
     scatter_object = objects.scatter_object
     coalesced = coalesced
+    estimate = estimate
     explain = explain
     pace = pacing.pace
     repeated = repeatable.repeated

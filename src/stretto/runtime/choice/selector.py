@@ -140,7 +140,7 @@ class Selector:
             some = _for_many(possible(asked), asked)
             return next((option for option in some if works(option, asked)), None)
         costs = [
-            (self._cost(option, asked), i, option)
+            (self.expected(option, asked), i, option)
             for i, option in enumerate(self._competing(asked))
         ]
         if not costs:
@@ -164,8 +164,8 @@ class Selector:
         session = self._sessions.get(self._executor)
         return session is None or not session.refuses(plan_of(option, asked))
 
-    def _cost(self, option: Choice, asked: Question) -> float:
-        """Return the simulated time; infinite where the simulator has none."""
+    def expected(self, option: Choice, asked: Question) -> float:
+        """Return the simulated microseconds; infinite where the simulator has none."""
         from stretto.executors import sim  # few calls are chosen so
 
         plan = plan_of(option, asked)
