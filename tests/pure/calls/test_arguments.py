@@ -1,6 +1,8 @@
 """Whatever is passed at the door of the public interface: a clear error."""
 
+import ast
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from stretto.errors import StrettoError
 from stretto.executors import Group
 from stretto.fabric.meeting.environment import find_place
 from stretto.fabric.patience import check_deadline, check_num_ranks
+from stretto.runtime.calls.requests.arguments import ARGUMENTS
 from stretto.runtime.choice import own
 
 ODD = [math.inf, math.nan, -1, 0, "30", None, True, [1], 1e300, 10**400, 1j, b"\xff"]
@@ -124,3 +127,18 @@ def test_a_profile_that_is_too_long_is_named(tmp_path, monkeypatch):
     assert {"a.toml", "b.toml"} == {
         n for n in ("a.toml", "b.toml") if any(n in str(one.message) for one in w)
     }
+
+
+def test_every_argument_that_a_call_reads_is_described():
+    """Also of calls that only GPUs can make, which no test here gets as far as."""
+    found = set()
+    for path in Path(stretto.__file__).parent.joinpath("runtime").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_read = isinstance(node, ast.Call) and isinstance(
+                node.func, ast.Attribute
+            )
+            if is_read and node.func.attr == "_read":
+                found |= {one.arg for one in node.keywords if one.arg}
+
+    assert {"nbytes", "blocks", "name"} <= found
+    assert found <= ARGUMENTS.keys()

@@ -115,6 +115,7 @@ ARGUMENTS = {
     "registered": Argument("True or False", _yes_or_no),
     "flag": Argument("True or False", _yes_or_no),
     "why": Argument("a text", _words),
+    "name": Argument("a text", _words),
     "n": Argument(f"a whole number of ranks, 1 to {MOST_RANKS}", _whole(1, MOST_RANKS)),
     "pickle": Argument("True or False", _yes_or_no),
     "values": Argument("a list of values, one for every rank", list),
