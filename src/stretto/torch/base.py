@@ -24,7 +24,7 @@ from stretto.runtime.calls import lacks, start_precompiling
 from stretto.runtime.choice.beside import Beside
 from stretto.torch import native, registry
 from stretto.torch.call_queue import CallQueue
-from stretto.torch.call_streams import SHORT, CallStreams
+from stretto.torch.call_streams import SHORT, CallStreams, is_aside
 from stretto.torch.fallback import other_backends, refuse_to_vary, say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.known_places import KnownPlaces
@@ -182,7 +182,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         on_gpu = first.is_cuda
         if self._leave(first):
             return self._pass_on(again, first.device)
-        comm = self._beside if on_gpu and not wait else self._comm
+        beside = on_gpu and (not wait or is_aside(tensors))
+        comm = self._beside if beside else self._comm
         run: Callable[[], None] = functools.partial(call, comm, *args)
         if profiling():
             run = functools.partial(_recorded, f"stretto:{call.__name__}", run)

@@ -15,17 +15,23 @@ from stretto.torch.fallback import say_once
 from stretto.torch.memory import deregister, register
 from stretto.torch.untraced import untraced
 
+_WHOLE = "bulk zero_copy threads=512 tile_bytes=1073741824 depth=8 blocks=16"
 FEW_SMS = {
-    "all_gather": "all_gather/one_shot push bulk zero_copy threads=512 "
-    "tile_bytes=1073741824 depth=8 blocks=16",
-    "reduce_scatter": "reduce_scatter/one_shot pull bulk zero_copy threads=512 "
-    "tile_bytes=1073741824 depth=8 blocks=16",
+    "all_gather": f"all_gather/one_shot push {_WHOLE}",
+    "reduce_scatter": f"reduce_scatter/one_shot pull {_WHOLE}",
 }
-"""What leaves SMs to the matmuls beside it: 16 blocks, where NCCL has 24. Copy engines
-would take none, but a gather of theirs is two kernels and a copy for each peer: where
-the host is the limit, a step takes 5 % longer (torch_fsdp_h200x4_202611.md)."""
+"""What leaves SMs to the matmuls beside it: 16 blocks, where NCCL has 24."""
 FROM_BYTES = 32 << 20
 """Bytes of everybody's parts from which that is so; smaller calls are soon over."""
+ENGINES = {
+    **FEW_SMS,
+    "all_gather": "all_gather/one_shot push engine zero_copy blocks=2",
+}
+"""What leaves all SMs to them while parameters are gathered."""
+ENGINES_FROM_BYTES = 256 << 20
+"""Bytes from which that is so. A gather by engines is two kernels and a copy for each
+peer: where the host is the limit, a step with smaller ones takes 5 % longer
+(torch_fsdp_h200x4_202611.md), and one with larger ones is 1 to 2 % shorter."""
 
 
 @untraced
@@ -106,7 +112,7 @@ def _on_few_sms(call: Callable[[], Any], whole: Any, group: Any) -> Any:
     if not large or not isinstance(group, GroupBase):
         return call()
     try:
-        with group.pinned(FEW_SMS):
+        with group.pinned(ENGINES if whole.nbytes >= ENGINES_FROM_BYTES else FEW_SMS):
             return call()
     except CallError:  # memory that peers do not reach
         return call()

@@ -66,6 +66,17 @@ def in_order(tensors: list[Any], results: list[Any] | None = None) -> EnqueuedCa
     return EnqueuedCall(index, current_handle(index), tensors, results)
 
 
+def is_aside(tensors: list[Any]) -> bool:
+    """Return whether a call that blocks comes on a stream that goes before others.
+
+    Who gives a stream that priority computes on another beside it, as FSDP2 does.
+    """
+    handle = current_handle(index := tensors[0].get_device())
+    if not handle or sum(t.nbytes for t in tensors) <= SHORT:
+        return False
+    return int(_stream_of(index, handle).priority) < 0
+
+
 class CallStreams:
     """The streams on which one group's started calls run: one for every device."""
 

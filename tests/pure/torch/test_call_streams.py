@@ -31,6 +31,8 @@ class Event:
 
 
 class Stream:
+    priority = 0
+
     def __init__(self, gpu, name):
         self.gpu, self.name = gpu, name
         self.cuda_stream = 1000 + len(gpu.streams)
@@ -298,3 +300,21 @@ def test_which_stream_a_call_takes_is_told_by_what_is_asked_alone(gpu, group):
     group.allreduce([x], opts).wait()
     assert [(x, "sum")] == group._comm.said
     assert [] == gpu.log
+
+
+def test_a_large_call_on_a_stream_that_goes_first_is_beside_others(gpu):
+    """Not on the usual stream, nor on one that waits for its turn, nor a short one."""
+    first, last = Stream(gpu, "first"), Stream(gpu, "last")
+    first.priority, last.priority = -1, 0
+    found = {}
+    for name, stream in (("usual", gpu.caller), ("first", first), ("last", last)):
+        gpu.now = stream
+        found[name] = module.is_aside([Tensor()]), module.is_aside([Short()])
+    gpu.now = gpu.caller
+    gpu.caller.cuda_stream = 0
+    found["legacy"] = module.is_aside([Tensor()]), module.is_aside([Short()])
+
+    nothing = (False, False)
+    assert found == {
+        "usual": nothing, "first": (True, False), "last": nothing, "legacy": nothing,
+    }  # fmt: skip
