@@ -291,6 +291,8 @@ class StrettoGroup(GroupBase):
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Start to receive what comes first."""
         (tensor,) = tensors
+        if self._transfers.are_answered:
+            return self._transfers.recv(tensor, (self._rank + 1) % self._size)
         self._transfers.check_any_source(tensor)
         return self._transfers.recv_by(self._pass_on, "recv_anysource", tensor, tag)
 

@@ -12,6 +12,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stretto.arrays import CPU, GPU
 from stretto.errors import StrettoError
 from stretto.torch import registry
@@ -58,8 +61,41 @@ def pins_of(comm: Any) -> dict[str, Any]:
     return dict(comm.pins) if type(comm) is PinnedCommunicator else {}
 
 
+class Alone:
+    """Answers for all ranks, of which it knows only what each has to do with it."""
+
+    rank: int
+    num_ranks: int
+
+    def counts_of_all(self, mine: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what ranks give and take, a row a rank, where these are this one's."""
+        gives, takes = mine[: self.num_ranks], mine[self.num_ranks :]
+        table = np.zeros((self.num_ranks, 2 * self.num_ranks), np.int64)
+        table[:, self.rank] = takes
+        table[:, self.num_ranks + self.rank] = gives
+        table[self.rank] = mine
+        return table
+
+    def send_async(self, x: Any, to: int, **o: Any) -> Any:
+        """Send nothing."""
+        return _Over()
+
+    def recv_async(self, out: Any, source: int, **o: Any) -> Any:
+        """Receive nothing."""
+        return _Over()
+
+
+class _Over:
+    """A call that has ended."""
+
+    is_done = True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return."""
+
+
 @untraced
-class Estimate:
+class Estimate(Alone):
     """Adds up what calls would take, each as it would be run there, started or not."""
 
     def __init__(self, group: Any) -> None:
@@ -102,6 +138,16 @@ class Estimate:
         """Add up its time."""
         self._add("all_to_all", x, x.numel() // self.num_ranks)
         return out
+
+    def send_async(self, x: Any, to: int, **o: Any) -> Any:
+        """Nothing is known of it."""
+        self._us = math.nan
+        return super().send_async(x, to)
+
+    def recv_async(self, out: Any, source: int, **o: Any) -> Any:
+        """Nothing is known of it."""
+        self._us = math.nan
+        return super().recv_async(out, source)
 
     def __getattr__(self, verb: str) -> Any:
         """Return a call of which nothing is known."""

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from stretto.torch.fallback import say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.meeting import seconds
+from stretto.torch.standins import Alone
 from stretto.torch.untraced import untraced
 from stretto.torch.works import Chained, GroupWork
 
@@ -33,9 +34,14 @@ class GroupTransfers:
 
     def serve(self, tensor: Any, tag: int) -> bool:
         """Return whether a transfer of this tensor is ours; both sides agree."""
-        if tensor.is_cuda:
+        if tensor.is_cuda or self.are_answered:
             return True
         return self._ours and tag == 0 and tensor.is_cpu
+
+    @property
+    def are_answered(self) -> bool:
+        """Whether nobody else takes part in them."""
+        return isinstance(self._comm(), Alone)
 
     def check_any_source(self, tensor: Any) -> None:
         """Raise when what comes from any source cannot be received."""

@@ -8,6 +8,7 @@ CHECKS = (
     "tests.host.torch.group_checks",
     "tests.host.torch.refusal_checks",
     "tests.host.torch.untouched_checks",
+    "tests.host.torch.answered_checks",
 )
 
 
