@@ -172,6 +172,10 @@ class Link(Channel):
         self._block[Block.PLACED] = begin + nbytes
         return begin
 
+    def unplace(self, place: int) -> None:
+        """Take back the last place, to which nothing went."""
+        self._block[Block.PLACED] = place
+
     def out_address(self, place: int) -> int:
         """Return where to write what goes to a place of the stage."""
         return self.out + STAGE + place % STAGE_BYTES

@@ -61,13 +61,18 @@ def through(job: int, rows: int, cursor: int) -> int:
 
 @compiled("int64(int64,int64,int64,int64)")
 def carried(link: int, job: int, rows: int, nbytes: int) -> int:
-    """Pack a job, and have the hop bring it; return the place, or -1."""
+    """Pack a job, and have the hop bring it; return the place.
+
+    -1: there is no room, or the memory is not what it was; nothing was said of it.
+    """
     before = load(link + Block.PLACED.at)
     place = _placed(link, nbytes)
     if place >= 0:
         at = load(link + ChannelWord.OUT.at) + STAGE + place % STAGE_BYTES
-        through(job, rows, at)
+        status = through(job, rows, at)
         for _ in range(_TRIES):
+            if status != Status.DONE:
+                break
             if far_put(link, at, STAGE + place % STAGE_BYTES, nbytes, 0):
                 return place
             pause()

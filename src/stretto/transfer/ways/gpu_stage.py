@@ -230,11 +230,10 @@ class GpuSending(Sending):
                 return True
             try:
                 self._land()
-                self._fly()
-                if not self._flying and self._part >= len(self.works):
-                    total = self._sum()
-                    self.peer.say(Kind.END, self.number, int(Status.DONE), total)
-                    self.is_over = True
+                if not self.is_over:
+                    self._fly()
+                if not (self.is_over or self._flying or self._part < len(self.works)):
+                    self.end(Status.DONE)
             except StrettoError as e:
                 self._stop[0] = 1
                 self.failed = str(e)
@@ -264,6 +263,9 @@ class GpuSending(Sending):
         link = self.peer.link
         while self._flying and self._flying[0].move.done():
             one = self._flying[0]
+            if one.work.is_stale():  # what was packed before that is right
+                self.end(Status.STALE)
+                return
             place = link.place(one.nbytes)
             if place is None:
                 return

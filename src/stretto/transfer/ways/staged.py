@@ -24,6 +24,7 @@ PART = 512 << 10
 INLINE = 16 << 10
 _DIRECT = 64 << 10
 """Runs from which bytes are carried from where they lie."""
+_NOTHING = np.zeros((0, 3), np.int64)
 
 
 class Sending:
@@ -42,6 +43,8 @@ class Sending:
         """The peer's field that it goes to, or 0."""
         self._part, self._row = 0, 0
         self._stop = np.zeros(1, np.int64)
+        self._is_read_late = False
+        """Whether a hop reads the memory itself, some time after it was told to."""
         self.is_over = False
         self.failed = ""
         """Why it ends on both sides, or nothing."""
@@ -95,30 +98,54 @@ class Sending:
             place = link.place(rows * each)
             if place is None:
                 return False
-            self._send(work, rows, place)
+            status = self._send(work, rows, place)
+            if status is not Status.DONE:
+                link.unplace(place)
+                self.end(status)
+                return True
             self._row += rows
             if self._row == work.rows:
                 self._part, self._row = self._part + 1, 0
-        if not self.is_over:
-            self.is_over = True
-            total = self._sum()
-            self.peer.say(Kind.END, self.number, int(Status.DONE), total)
-        return True
+        return self.is_over or self._all_sent()
 
-    def _send(self, work: CopyWork, rows: int, place: int) -> None:
+    def _all_sent(self) -> bool:
+        """Say that all is sent; return whether there was room to say so."""
+        guard = self.works[0].guarded if self._is_read_late else (0, 0)
+        if not guard[0]:
+            self.end(Status.DONE)
+            return True
+        nbytes = sum(work.packed_bytes for work in self.works)
+        record = (
+            int(Kind.END), self.number, int(Status.DONE), self._sum(), 0, 0, 0, nbytes
+        )  # fmt: skip
+        self.is_over = self.peer.link.send(_NOTHING, 0, record, guard=guard, holds=self)
+        return self.is_over
+
+    def end(self, status: Status) -> None:
+        """Send nothing more, and tell the peer how it ended."""
+        self.is_over = True
+        total = self._sum() if status is Status.DONE else 0
+        self.peer.say(Kind.END, self.number, int(status), total)
+
+    def _send(self, work: CopyWork, rows: int, place: int) -> Status:
+        """Send runs, if the memory is still what was asked for."""
         link, each, nbytes = self.peer.link, work.row_bytes, rows * work.row_bytes
         if link.is_quick and each >= _DIRECT:
+            self._is_read_late = True
             for nth in range(rows):
                 source = work.source_of(self._row + nth)
                 link.carry(source, place + nth * each, each, self.peer.give_up)
         else:
             at = link.out_address(place)
-            work.part(self._row, self._row + rows, at)
+            status = work.part(self._row, self._row + rows, at)
+            if status is not Status.DONE:
+                return status
             link.carry(at, place, nbytes, self.peer.give_up)
         self.peer.say(
             Kind.DATA, self.number, self._part, self._row, self._row + rows, place,
             nbytes,
         )  # fmt: skip
+        return Status.DONE
 
     def _sum(self) -> int:
         if not self.checked:
