@@ -245,6 +245,8 @@ class Connection:
         """Queue a frame and send what can be sent without waiting."""
         held = tuple(descriptors)
         data = encode(body, len(held))
+        if len(data) > HEADER.size + MEMBER_LIMIT:  # nobody takes it: say so here
+            raise WireError(f"a message of {len(data)} bytes; want {MEMBER_LIMIT}")
         # Descriptors ride on bytes of their own, a message's worth on each.
         for first in range(0, len(held), _DESCRIPTORS_A_MESSAGE):
             part = held[first : first + _DESCRIPTORS_A_MESSAGE]

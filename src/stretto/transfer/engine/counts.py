@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any
 
-from stretto.errors import CallError, TransferCancelled, TransferTimeout
+from stretto.errors import TransferCancelled, TransferTimeout
 from stretto.fabric.patience import check_timeout
 from stretto.transfer.engine.loop import LinkLoop
-from stretto.transfer.links.link import tag_hash
+from stretto.transfer.links.notices import check_count, tag_hash
 from stretto.transfer.ways.pending import Pending
 
 __all__ = ["Counts", "Notified"]
@@ -87,11 +87,10 @@ class Notified:
     """A name to wait for, so many times: each `wait`, and each `await`, takes them."""
 
     def __init__(self, loop: LinkLoop, counts: Counts, tag: bytes, count: int) -> None:
-        if count < 1:
-            raise CallError(f"count={count}; want 1 or more")
+        self._hash = tag_hash(tag)
+        check_count(count, tag)
         self._loop, self._counts = loop, counts
         self.tag, self.count = tag, count
-        self._hash = tag_hash(tag)
         self._known = counts.names
         self._is_one = count == 1
 

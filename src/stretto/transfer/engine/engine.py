@@ -33,6 +33,28 @@ if TYPE_CHECKING:
     from stretto.transfer.stores.store import Store
     from stretto.transfer.ways.gpu import EnqueuedCopies, Passing
 
+_LONGEST_SPIN_US = 1_000_000
+
+
+def _wrong(
+    listen: Any, job: Any, secret: Any, spin_us: Any, lanes: Any, rails: Any
+) -> str:
+    """Return which argument of an engine is none, or nothing."""
+    if not isinstance(listen, str | None):
+        return f"listen={listen!r:.60}; want HOST:PORT"
+    if not isinstance(job, str | None):
+        return f"job={job!r:.60}; want a name"
+    if secret is not None and not (isinstance(secret, bytes) and secret):
+        return "secret=, of no bytes; want some that nobody else knows"
+    is_time = isinstance(spin_us, (int, float)) and 0 <= spin_us <= _LONGEST_SPIN_US
+    if not is_time:
+        return f"spin_us={spin_us!r:.60}; want microseconds, 0 to {_LONGEST_SPIN_US}"
+    if not isinstance(lanes, int) or not 1 <= lanes <= MOST_LANES:
+        return f"lanes={lanes!r:.60}; want 1 to {MOST_LANES}"
+    if isinstance(rails, str) or not isinstance(rails, Sequence):
+        return f"rails={rails!r:.60}; want a list of interfaces, or of addresses"
+    return ""
+
 
 class Engine(Ground, Closes):
     """Move tensors to and from other engines.
@@ -51,12 +73,13 @@ class Engine(Ground, Closes):
         secret: bytes | None = None, hop: str = "tcp", spin_us: float = 40.0,
         lanes: int = 1, rails: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        if not name or ":" in name or len(name) > 200:
+        if not isinstance(name, str) or not 0 < len(name) <= 200 or ":" in name:
             raise CallError(f"engine name {name!r}; want 1 to 200 characters, no ':'")
+        asked = listen, job, secret, spin_us, lanes, rails
+        if why := _wrong(*asked):
+            raise CallError(f"engine {name!r}: {why}")
         if why := lacks(hop):
             raise MissingExtraError(f"hop={hop!r}: {why}")
-        if not 1 <= lanes <= MOST_LANES:
-            raise CallError(f"lanes={lanes}; want 1 to {MOST_LANES}")
         functions()  # it takes long: now, while no peer waits for this engine
         super().__init__(
             name, job=os.environ.get("STRETTO_JOB", "") if job is None else job,

@@ -22,6 +22,7 @@ from stretto.transfer.engine.ground import Ground
 from stretto.transfer.links.counterpart import Counterpart
 from stretto.transfer.links.fields import Opened
 from stretto.transfer.links.link import Link, Record
+from stretto.transfer.links.notices import MOST_AT_ONCE
 from stretto.transfer.links.words import BY_KEPT, STAGE, STAGE_BYTES, TAG_BYTES, Kind
 from stretto.transfer.ways.pending import Pending
 from stretto.transfer.ways.request import answer, pack_request, read_request
@@ -159,7 +160,7 @@ class Exchange(Counterpart):
         match kind:
             case Kind.NOTIFY:
                 size = record[3]
-                if not 0 < size <= TAG_BYTES or not 0 < record[2] <= 1 << 32:
+                if not 0 < size <= TAG_BYTES or not 0 < record[2] <= MOST_AT_ONCE:
                     raise ValueError("a notification of no name")
                 raw = b"".join(w.to_bytes(8, "little", signed=True) for w in record[4:])
                 if why := self.engine.counts.add(raw[:size], record[2]):

@@ -13,6 +13,7 @@ from stretto.errors import (
     CallError,
     EngineLost,
     UnknownNameError,
+    WireError,
 )
 from stretto.fabric.memory import Shared
 from stretto.fabric.wire import Connection, Frame, Refused
@@ -138,7 +139,12 @@ class Peer(Exchange):
 
         Who is gone hears nothing; `Engine.follow` is told of that.
         """
-        self.tell({"say": "topic", "topic": topic, "body": dict(body)})
+        try:
+            self.tell({"say": "topic", "topic": topic, "body": dict(body)})
+        except (TypeError, ValueError, RecursionError, WireError) as e:
+            raise CallError(
+                f"engine {self.name!r}, topic {topic!r}: it takes a JSON object; {e}"
+            ) from None
 
     def _rouse(self) -> None:
         """Have both ends look at a link again that nothing has come by for a while."""

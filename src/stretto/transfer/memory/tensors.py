@@ -39,7 +39,7 @@ def addresses_of(
         layout = Layout(f"N={max(1, math.prod(shape))} {dtype}")
         if not shape or not math.prod(shape):
             raise CallError(f"{what}: there is nothing in it")
-    elif isinstance(layout, str):
+    elif not isinstance(layout, Layout):
         layout = Layout(layout)
     count = len(tensors)
     unlike = {(one.shape, one.strides, one.dtype, one.nbytes): one for one in seen}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -112,17 +113,46 @@ class View:
             raise CallError(
                 f"{self.region.name!r}: {self.layout} has no pages to be named"
             )
-        return replace(self, pages=np.atleast_1d(np.asarray(pages)))
+        return replace(self, pages=self._named(pages))
+
+    def _named(self, given: Any) -> NDArray[np.int64]:
+        """Return pages of the region; of a view of pages, those numbers are among."""
+        try:
+            asked = np.atleast_1d(np.asarray(given))
+        except ValueError:  # lists of several lengths
+            asked = np.zeros((0, 0))
+        if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "iu"):
+            raise CallError(
+                f"{self.region.name!r}: pages are a list of whole numbers; got "
+                f"{given!r:.60}"
+            )
+        count = self._num_pages
+        if asked.size and not (asked.min() >= 0 and asked.max() < count):
+            wrong = asked[(asked < 0) | (asked >= count)][0]
+            raise CallError(
+                f"{self.region.name!r}: page {wrong}, of {count} that are there"
+            )
+        asked = asked.astype(np.int64)
+        return asked if self.pages is None else self.pages[asked]
+
+    @property
+    def _num_pages(self) -> int:
+        return self.layout.num_pages if self.pages is None else len(self.pages)
 
     def _slice(self, part: slice) -> View:
         if self.layout.is_paged:
-            pages = range(*self._indices(part, self.layout.num_pages, "pages"))
-            return replace(self, pages=np.arange(self.layout.num_pages)[pages])
+            pages = range(*self._indices(part, self._num_pages, "pages"))
+            return replace(self, pages=self._named(pages))
         axes = self.layout.axes
         if len(axes) > 1 or self.layout.parts:
             raise CallError(
                 f"{self.region.name!r}: only a buffer of one axis is sliced; this is "
                 f"{self.layout}; use only(AXIS=(start, stop))"
+            )
+        if self.ranges:
+            raise CallError(
+                f"{self.region.name!r}: [{_said(part)}] of what only() picked; slice "
+                "first, or pick all at once"
             )
         start, stop, step = self._indices(part, axes[0].size, "elements")
         if step != 1 or stop <= start:
@@ -139,12 +169,13 @@ class View:
     def _indices(self, part: slice, size: int, what: str) -> tuple[int, int, int]:
         """Return what a slice says; CallError: it reaches outside."""
         ends = [end for end in (part.start, part.stop) if end is not None]
-        if any(not -size <= operator.index(end) <= size for end in ends):
-            raise CallError(
-                f"{self.region.name!r}: [{_said(part)}] of {size} {what}; want a part "
-                "that is there"
-            )
-        return part.indices(size)
+        with contextlib.suppress(TypeError, ValueError):  # no numbers, or a step of 0
+            if all(-size <= operator.index(end) <= size for end in ends):
+                return part.indices(size)
+        raise CallError(
+            f"{self.region.name!r}: [{_said(part)}] of {size} {what}; want a part that "
+            "is there"
+        )
 
     def layer(self, number: int) -> View:
         """Return a view of one layer."""
@@ -152,16 +183,28 @@ class View:
 
     def only(self, **ranges: tuple[int, int]) -> View:
         """Return a view of ranges of axes, in the whole tensor's numbers."""
-        for name in ranges:
+        some = []
+        for name, ends in ranges.items():
             self.layout.axis(name)
-        some = tuple((name, int(a), int(b)) for name, (a, b) in ranges.items())
-        return replace(self, ranges=self.ranges + some)
+            try:
+                start, stop = map(operator.index, ends)
+            except (TypeError, ValueError):
+                raise CallError(
+                    f"{self.region.name!r}: only {name}={ends!r:.60}; want a pair of "
+                    "whole numbers, (START, STOP)"
+                ) from None
+            some.append((name, start, stop))
+        return replace(self, ranges=(*self.ranges, *some))
 
     def first(self, tokens: int) -> View:
         """Return a view of so many tokens, from the first of its pages on."""
         if not self.layout.is_paged:
             raise CallError(
                 f"{self.region.name!r}: {self.layout} has no pages of tokens"
+            )
+        if not hasattr(tokens, "__index__") or isinstance(tokens, bool):
+            raise CallError(
+                f"{self.region.name!r}: first({tokens!r:.40}); want a number of tokens"
             )
         return replace(self, tokens=operator.index(tokens))
 

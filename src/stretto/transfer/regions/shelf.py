@@ -18,6 +18,7 @@ from stretto.transfer.memory.tensors import ARENA, GPU, addresses_of
 from stretto.transfer.regions.leases import Leases
 from stretto.transfer.regions.region import Begins, Region, dump
 
+LONGEST_NAME = 1000
 _Described = tuple[list[dict[str, Any]], tuple[int, ...]]
 
 
@@ -39,8 +40,9 @@ class Shelf:
 
     def arena(self, nbytes: int) -> NDArray[np.uint8]:
         """Return new memory that peers of this host map."""
-        if not isinstance(nbytes, int) or nbytes < 1:
-            raise CallError(f"arena({nbytes!r}); want bytes, 1 or more")
+        is_number = isinstance(nbytes, int) and not isinstance(nbytes, bool)
+        if not is_number or not 0 < nbytes < 1 << 62:
+            raise CallError(f"arena({nbytes!r:.40}); want bytes, 1 or more")
         shared = Shared(nbytes)
         try:
             prefault(shared.address, nbytes)
@@ -78,6 +80,10 @@ class Shelf:
         read_only: bool, describe: Callable[[Sequence[int], Sequence[int]], _Described],
     ) -> Region:  # fmt: skip
         """Give memory a name, and an epoch; `describe` says how a GPU's is mapped."""
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            raise CallError(
+                f"share({name!r:.60}): want a name of 1 to {LONGEST_NAME} characters"
+            )
         fitted, addresses, sizes, kind, pins = addresses_of(
             tensors, layout, f"share({name!r})", written=not read_only
         )
