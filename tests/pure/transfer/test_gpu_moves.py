@@ -2,9 +2,10 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from stretto.errors import TransferCancelled
+from stretto.errors import StaleMemory, TransferCancelled, TransferTimeout
 from stretto.executors.cuda.transfers.mover import GpuMove
 from stretto.transfer.ways.gpu import GpuTransfer
 
@@ -24,14 +25,22 @@ class Move:
         self.closed = True
 
 
-def started(move):
+def started(move, **how):
     """Return a transfer of this move, and what other threads were asked to do."""
     asked = []
     loop = SimpleNamespace(
         check=lambda: None, move=asked.append, is_recorded=False, record=None
     )
     made = GpuTransfer(
-        loop, None, "gpu", moves=[move], stream=1, free=move.close, nbytes=8, pieces=1
+        loop,
+        None,
+        "gpu",
+        moves=[move],
+        stream=1,
+        free=move.close,
+        nbytes=8,
+        pieces=1,
+        **how,
     )
     return made, asked
 
@@ -71,4 +80,49 @@ def test_a_transfer_under_way_is_seen_off_once_when_it_is_cancelled_twice():
 
     assert move.closed
     with pytest.raises(TransferCancelled):
+        transfer.wait()
+
+
+@pytest.mark.parametrize("how", ["expires", "is late", "is taken back", "is lost"])
+def test_however_copies_end_in_vain_their_memory_is_released_once(how):
+    """By whichever thread: the mark is there until the stream has come past them."""
+    move, mark = Move(looks=3), np.full(1, 7, np.int64)
+    transfer, asked = started(move, deadline=1e-9)
+    transfer._guard = mark
+    if how == "expires":
+        transfer.expire()
+    elif how == "is late":
+        transfer._look()
+    elif how == "is taken back":
+        transfer.cancel()
+    else:
+        transfer.stop(TransferTimeout, "lost")
+
+    assert mark[0] == 7
+    assert not move.closed
+    assert len(asked) == 1
+    for what in asked:
+        what()
+    assert not mark.any()
+    assert move.closed
+    transfer.expire()
+    transfer._look()
+    assert not transfer.cancel()
+    assert len(asked) == 1
+
+
+def test_copies_to_memory_that_is_stale_are_not_begun_and_keep_no_mark():
+    """Nothing has been enqueued that could be waited for."""
+    move = Move(looks=3)
+    transfer, asked = started(move)
+    mark = np.zeros(1, np.int64)
+    peer = SimpleNamespace(
+        name="there", lost="", board=SimpleNamespace(epoch=lambda slot: 8)
+    )
+    transfer.guard(peer, mark.ctypes.data, 0, 7)
+
+    assert not mark.any()
+    assert move.closed
+    assert not asked
+    with pytest.raises(StaleMemory):
         transfer.wait()

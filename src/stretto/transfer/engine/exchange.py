@@ -290,7 +290,7 @@ class Exchange(Counterpart):
             receiving.take(part, first, last, place, nbytes)
             return
         with transfer.turn:  # who takes it back waits for this
-            if transfer.done():
+            if transfer.is_ending:
                 self.link.give_back(place, nbytes)
                 return
             receiving.take(part, first, last, place, nbytes)

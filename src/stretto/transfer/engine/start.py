@@ -133,7 +133,7 @@ def _staged(
     works = works_here(order.plan, order.runs, order.ours_at, ring, is_put=is_put)
     transfer.is_in_order = len(works) == len(order.runs) and not is_put
     number = peer.number()
-    transfer.then(lambda: peer.drop(number))
+    transfer.halt = lambda: peer.drop(number)
     if not is_put:
         receiving = receiving_of(ring, peer, works, order)
         opened = receiving.open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,6 @@ from stretto.errors import (
     EngineLost,
     StaleMemory,
     StrettoError,
-    TransferCancelled,
     TransferError,
     TransferTimeout,
 )
@@ -194,6 +194,8 @@ class GpuTransfer(Transfer):
         self.is_same: Callable[[], bool] | None = None
         """What says whether both sides hold the same bytes."""
         self._guard: Any = None
+        self._is_free = False
+        """Whether its memory was released."""
 
     def guard(self, peer: Counterpart, at: int, slot: int, epoch: int) -> None:
         """Say at a mark that we write, while the copies are under way."""
@@ -203,12 +205,12 @@ class GpuTransfer(Transfer):
         functions().fence_now()
         self._guard = word
         if peer.board.epoch(slot) != epoch:
-            word[0] = 0
+            self._release()  # nothing has been enqueued
             self.stop(StaleMemory, "the memory was given to someone else meanwhile")
 
     def enqueue(self) -> None:
         """Enqueue the copies, and note where the stream is then."""
-        if self._is_done:
+        if self.is_ending:
             return
         for move in self._moves:
             move.enqueue(self._stream)
@@ -231,13 +233,13 @@ class GpuTransfer(Transfer):
                 time.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        if self._is_done:
+        if self.is_ending:
             return
         late = self.until is not None and time.monotonic() > self.until
         lost = self.peer is not None and self.peer.lost
         try:
             if not self._moves[-1].done():
-                if late or lost or self.word[0]:
+                if late or lost:
                     self._give_up(late)
                 return
         except StrettoError as e:
@@ -251,39 +253,37 @@ class GpuTransfer(Transfer):
         self.announce()
 
     def _give_up(self, late: bool) -> None:
-        """End it in vain; what the stream has is not called back, so it stays marked.
-
-        The mark is taken away when the copies have been done after all.
-        """
-        kind = TransferTimeout if late else TransferCancelled
-        why = (
-            "the stream has not come to it before its deadline" if late else "cancelled"
-        )
+        """End it in vain: its time is over, or there is nobody to be told."""
+        why = "the stream has not come to it before its deadline"
         if self.peer is not None and self.peer.lost:
-            kind, why = EngineLost, self.peer.lost  # type: ignore[assignment]
-        self.stop(kind, why)
-        self._loop.move(self._see_off)
+            self.stop(EngineLost, self.peer.lost)
+        elif late:
+            self.stop(TransferTimeout, why)
+
+    def _calm(self, error: BaseException | None) -> None:
+        """Call nothing back: nobody is notified; what the stream has is still copied.
+
+        However it ends in vain, its memory is marked until the stream has come past it.
+        """
+        super()._calm(error)
+        if error is not None and not self._is_free:
+            self._loop.move(self._see_off)
 
     def _see_off(self) -> None:
-        while not self._moves[-1].done():
-            time.sleep(0.001)
+        with contextlib.suppress(StrettoError):  # what has failed is over, too
+            while not self._moves[-1].done():
+                time.sleep(0.001)
         self._release()
 
     def _release(self) -> None:
+        with self.turn:
+            is_free, self._is_free = self._is_free, True
+        if is_free:
+            return
         if self._guard is not None:
             self._guard[0] = 0
             self._guard = None
         self._free()
-
-    def cancel(self) -> bool:
-        """Take it back: nobody is notified; what the stream has is still copied."""
-        if not self._is_done:
-            self._loop.check()
-        self.word[0] = 1
-        ended = self.stop(TransferCancelled, "cancelled")
-        if ended:  # else it has released its memory, and may be closed
-            self._loop.move(self._see_off)
-        return ended
 
 
 class EnqueuedCopies:

@@ -50,7 +50,9 @@ class Pending(Generic[T]):
 
     def __init__(self, loop: LoopLike, what: str) -> None:
         self._loop, self.what = loop, what
-        self._is_done = False
+        self.is_ending = self._is_done = False
+        """Whether it is decided how it ends; that it has ended is said a little later.
+        """
         self._result: T | None = None
         self._error: BaseException | None = None
         self._news: list[Callable[[], None]] = []
@@ -120,8 +122,21 @@ class Pending(Generic[T]):
 
     def _end(self, result: T | None, error: BaseException | None) -> bool:
         with self._lock:
-            if self._is_done:
+            if self.is_ending:
                 return False
+            self.is_ending = True
+        try:
+            self._calm(error)
+        finally:
+            self._tell(result, error)
+        return True
+
+    def _calm(self, error: BaseException | None) -> None:
+        """Return when nothing is done for it any more, before anybody hears of it."""
+
+    def _tell(self, result: T | None, error: BaseException | None) -> None:
+        """Tell everybody that it has ended."""
+        with self._lock:
             self._result, self._error = result, error
             self._is_done = True
             news, self._news = self._news, []
@@ -131,7 +146,6 @@ class Pending(Generic[T]):
                 self._event.set()
         for call in news:
             call()
-        return True
 
     def _help(self, until: float | None) -> None:
         """Do what can be done of it in the thread that waits."""

@@ -95,7 +95,7 @@ class StoredTransfer(Transfer):
 
     def _try(self, task: PieceTask) -> None:
         try:
-            if not self._is_done:
+            if not self.is_ending:
                 self._late()
                 self._move_task(task)
         except Exception as e:
@@ -110,7 +110,7 @@ class StoredTransfer(Transfer):
         with self._count:
             self._left -= 1
             is_last = not self._left
-        if is_last and not self._is_done:
+        if is_last and not self.is_ending:
             self._finish()
 
     def _late(self) -> None:
@@ -152,7 +152,7 @@ class StoredTransfer(Transfer):
     def _copy(self, task: PieceTask, buffer: NDArray[np.uint8], base: int) -> None:
         """Copy between our memory and a buffer that begins at a byte of the piece."""
         with self.turn:  # who takes it back waits for this
-            if self._is_done:
+            if self.is_ending:
                 raise TransferCancelled("taken back")
             self._copier(self._plan, task, buffer, base, self._is_put)
 

@@ -31,6 +31,11 @@ from stretto.transfer.ports import LoopLike
 from stretto.transfer.ways.order import Order
 from stretto.transfer.ways.pending import Pending
 
+
+def _nothing() -> None:
+    """Stop nothing: all that is done for a transfer is done under its turn."""
+
+
 TRANSFERS = "transfers of rank"
 """Where recordings have them, in place of a communicator."""
 _PART_BYTES = 16 << 20
@@ -90,8 +95,10 @@ class Transfer(Pending[Stats]):
         self.checked = checked
         """Whether what arrived is compared with what was sent."""
         self.works: list[CopyWork] = []
-        self.turn = threading.Lock()
+        self.turn = threading.RLock()
         """Held by who moves its bytes: who takes it back, waits for that."""
+        self.halt: Callable[[], None] = _nothing
+        """Has what others do for it stopped; nothing comes when that returns."""
         self.how_far: Callable[[], tuple[int, int]] = self._by_works
         """What says how many bytes, and blocks, have come."""
         self._chunk_pages, self._holds = chunk_pages, holds
@@ -124,23 +131,29 @@ class Transfer(Pending[Stats]):
         return "" if self.peer is None else self.peer.name
 
     def cancel(self) -> bool:
-        """Take it back. What was under way has stopped when this returns.
+        """Take it back. What was under way here has stopped when this returns.
 
-        Bytes that have arrived stay where they are; none arrives later.
+        Bytes that have arrived stay where they are; none comes to this process later.
+        What a put has sent to another host may still arrive: that host's lease ends it.
         """
         if not self._is_done:
             self._loop.check()
-        self.word[0] = 1
         ended = self.stop(TransferCancelled, "cancelled")
-        with self.turn:  # who moves bytes sees the word, and lets go
+        with self.turn:  # another may be ending it
             return ended
 
     def expire(self) -> None:
         """End it at its deadline, unless it has ended."""
         if not self.done():
             self.stop(*_ENDS[Status.LATE])
-            with self.turn:  # what is under way sees that, and lets go
-                return
+
+    def _calm(self, error: BaseException | None) -> None:
+        """Have nothing moved any more: whoever hears of its end may use the memory."""
+        if error is not None:
+            self.word[0] = 1
+        self.halt()
+        with self.turn:  # who moves bytes sees the word, and lets go
+            return
 
     def stop(self, kind: type[TransferError], why: str) -> bool:
         """End it with an error that says how far it came."""
@@ -218,7 +231,7 @@ class Transfer(Pending[Stats]):
         if not self.turn.acquire(blocking=until is None):
             return
         try:
-            if not self._is_done:
+            if not self.is_ending:
                 self._move()
         finally:
             self.turn.release()
@@ -371,7 +384,7 @@ class PreparedTransfer:
     def _raise(self, status: Status) -> None:
         """Raise what a transfer raises that ends so; it may be done again."""
         transfer = self._transfer
-        transfer._is_done = False
+        transfer._is_done = transfer.is_ending = False
         transfer.end(status, number=transfer.works[0].error if transfer.works else 0)
         assert transfer._error is not None, "it did not go well"
         raise transfer._error
