@@ -15,7 +15,7 @@ from stretto.weights.hashes import said_sums
 from stretto.weights.member import Mate
 from stretto.weights.memory import memory_of
 from stretto.weights.pulling import From, Origin, parts_here
-from stretto.weights.tensors import Own, named_tensors, owned
+from stretto.weights.tensors import Own, emptied, named_tensors, owned
 from stretto.weights.version import Version
 
 __all__ = ["Buffers"]
@@ -39,7 +39,9 @@ class Buffers:
                 f"memory={memory} are to be had; pass copies=1, which pauses for a "
                 "switch"
             )
-        self.given: list[dict[str, Any]] = [{one.name: one.given for one in own}]
+        self._empty = emptied(into, own)
+        given = {one.name: one.given for one in own}
+        self.given: list[dict[str, Any]] = [given | self._empty]
         """Of each copy the tensors that users see."""
         self._arrays = [{one.name: one.array for one in own}]
         self.memory = memory_of(owner.engine, [one.array for one in own])
@@ -73,7 +75,7 @@ class Buffers:
                 made[own.name] = room.reshape(own.array.shape)
             else:
                 made[own.name] = own.given.clone()
-        self.given.append(made)
+        self.given.append(made | self._empty)
         self._arrays.append({one.name: one.array for one in owned(made)})
 
     def _parameters(self) -> dict[str, Any]:

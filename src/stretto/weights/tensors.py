@@ -18,7 +18,15 @@ from stretto.transfer import Layout
 from stretto.weights.boxes import Box, whole
 from stretto.weights.manifest import Held
 
-__all__ = ["Own", "flat", "lies", "named_tensors", "owned", "require_writable"]
+__all__ = [
+    "Own",
+    "emptied",
+    "flat",
+    "lies",
+    "named_tensors",
+    "owned",
+    "require_writable",
+]
 
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 """What DDP, torch.compile and FSDP put before names."""
@@ -87,6 +95,16 @@ def owned(given: Any, layouts: Mapping[str, Any] | None = None) -> list[Own]:
     if not found:
         raise CallError("no tensors that have elements")
     return list(found.values())
+
+
+def emptied(given: Any, some: Iterable[Own]) -> dict[str, Any]:
+    """Return tensors that have no elements here: they are any version's."""
+    names = {own.name for own in some}
+    found = {}
+    for name, value in named_tensors(given):
+        if value is not None and name not in names:
+            found[name] = value.to_local() if hasattr(value, "placements") else value
+    return found
 
 
 def _own(name: str, value: Any, layout: Any) -> Own | None:

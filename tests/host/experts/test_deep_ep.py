@@ -163,6 +163,13 @@ def details(comm):
     true("worst", wide.shape[0] == room and none == [] != counts)
     true("same rows", torch.equal(wide[: len(rows)], rows))
     true("none behind", bool((got_ids[len(rows) :] == -1).all()))
+    try:
+        buffer.dispatch(
+            x, topk_weights=weights, num_worst_tokens=len(rows) - 1, **sizes
+        )
+        true("too few refused", False)
+    except CallError as e:
+        true("says how many", f"{len(rows)} rows came" in str(e))
     once, *_ = buffer.combine(wide, roomy)
     bias = torch.ones_like(x)
     twice, *_ = buffer.combine(rows, handle, bias=(bias, bias))

@@ -1,6 +1,7 @@
 """What a transfer, an engine or a notification is asked for: that, or words."""
 
 import random
+import tracemalloc
 import uuid
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from stretto.errors import CallError, StrettoError
 from stretto.fabric.wire import MEMBER_LIMIT
 from stretto.transfer import Engine
+from stretto.transfer.ways.request import pack_request
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(60)]
 WAIT = 20
@@ -156,3 +158,24 @@ def test_memory_needs_a_name(pair, name):
     with pytest.raises(StrettoError, match="a layout is a text"):
         there.share(np.zeros(3), "kept", 3)
     assert there.shelf.regions == before
+
+
+def test_a_peer_that_asks_for_more_tokens_than_there_are_takes_no_memory(pair):
+    """Pages are counted before any are made up for its own memory."""
+    _, peer, pages = pair
+    region = peer["pages"]
+    text = str(region.layout)
+    asked = {
+        "op": "get", "region": "pages", "layout": text, "shift": 0, "other": text,
+        "only": [], "tokens": 1 << 24, "lease": [region.slot, region.epoch],
+    }  # fmt: skip
+    tracemalloc.start()
+    try:
+        peer._open(peer.number(), pack_request(asked, None))
+        got = np.zeros_like(pages)
+        region.get(got).wait(WAIT)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(got, pages)
+    assert most < 16 << 20

@@ -44,6 +44,21 @@ def test_a_step_reads_what_was_pushed(engines, copies, in_place):
     assert ("more",) == policy.unread
 
 
+@pytest.mark.parametrize("copies", [1, 2])
+def test_tensors_without_elements_are_there_as_all_others_are(engines, copies):
+    """Of them nothing comes: they are any version's."""
+    ours = {**some(1.0), "none": np.zeros((0, 4), np.float32)}
+    into = {**some(), "none": np.zeros((0, 4), np.float32)}
+    source, policy = both(engines, ours, into, copies=copies)
+    for value in (1.0, 2.0):
+        fill(ours, value)
+        source.push(wait=True, timeout=WAIT)
+        with policy.step():
+            assert set(into) == set(policy.tensors)
+            assert policy.tensors["none"].shape == (0, 4)
+            assert policy.tensors["w"].min() == value
+
+
 def test_a_step_that_runs_keeps_its_version(engines):
     """The next ones come meanwhile, and the one after waits for memory."""
     ours = some(1.0)

@@ -312,8 +312,12 @@ def _came(sent: Any, room: int) -> tuple[Any, Tensor, Tensor]:
     parts = [sent.rows, sent.ids, sent.weights]
     if sent.scales is not None:
         parts.append(sent.scales)
+    many = 0 if room and sent.rows.is_cuda else int(sent.sources.sum())
+    if room and many > room:  # a GPU's counts are not waited for
+        raise CallError(
+            f"dispatch: {many} rows came; want num_worst_tokens, {room}, of as many"
+        )
     if not room:
-        many = int(sent.sources.sum())
         parts = [one[:many] for one in parts]
     elif parts[0].shape[0] != room:
         parts = [_roomy(one, room) for one in parts]

@@ -126,7 +126,8 @@ def answer(
     src, dst = (other, view.layout) if is_put else (view.layout, other)
     made = proved(src, dst, only=only)
     tokens = None if header["tokens"] is None else int(header["tokens"])
-    blank = _blank(other, tokens)
+    count = view.layout.num_pages if pages is None else len(pages)
+    blank = _blank(other, tokens, count * view.layout.page_tokens)
     both = (blank, pages) if is_put else (pages, blank)
     runs = made.runs(*both, tokens, of=proved)
     ring = ring_of() if region.kind == GPU else None
@@ -157,12 +158,17 @@ def works_here(
     return [GpuWork(ring, made, run, at, mode=mode) for run in parts]
 
 
-def _blank(layout: Layout, tokens: int | None) -> NDArray[np.int64] | None:
-    """Return pages that stand for those of a memory that is not here."""
+def _blank(
+    layout: Layout, tokens: int | None, most: int
+) -> NDArray[np.int64] | None:  # fmt: skip
+    """Return pages that stand for those of a memory that is not here.
+
+    They are no more than what is here has tokens for, whatever a peer says.
+    """
     if not layout.is_paged:
         return None
-    if tokens is None or not 0 <= tokens < 1 << 40:
-        raise CallError(f"tokens={tokens}")
+    if tokens is None or not 0 <= tokens <= most:
+        raise CallError(f"tokens={tokens}; the pages hold {most}")
     return np.arange(-(-tokens // layout.page_tokens), dtype=np.int64)
 
 
