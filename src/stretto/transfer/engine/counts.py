@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any
 
-from stretto.errors import TransferCancelled, TransferTimeout
+from stretto.errors import EngineLost, TransferCancelled, TransferTimeout
 from stretto.fabric.patience import check_timeout
 from stretto.transfer.engine.loop import LinkLoop
 from stretto.transfer.links.notices import check_count, tag_hash
@@ -28,6 +28,17 @@ class Counts:
         """The names that have come and were not taken."""
         self._waiting: dict[bytes, deque[tuple[int, Pending[None]]]] = {}
         self._lock = threading.Lock()
+        self._over: EngineLost | None = None
+        """Why nothing comes any more."""
+
+    def end(self, why: EngineLost) -> None:
+        """Have nobody wait for what will not come; what has come can be taken."""
+        with self._lock:
+            self._over = why
+            waiting = [one for some in self._waiting.values() for _, one in some]
+            self._waiting.clear()
+        for pending in waiting:
+            pending.fail(why)
 
     def add(self, tag: bytes, count: int) -> str:
         """Count a name; return why it cannot be kept, or nothing."""
@@ -70,13 +81,17 @@ class Counts:
     def await_(self, tag: bytes, count: int, pending: Pending[None]) -> None:
         """Have somebody told when a name has come so often; in the order of asking."""
         with self._lock:
-            have = self._counts.get(tag, 0)
-            if have < count:
+            have, over = self._counts.get(tag, 0), self._over
+            if have >= count:
+                self._keep(tag, have - count)
+            elif over is None:
                 waiting = self._waiting.setdefault(tag, deque())
                 waiting.append((count, pending))
                 return
-            self._keep(tag, have - count)
-        pending.finish(None)
+        if have >= count:
+            pending.finish(None)
+        elif over is not None:
+            pending.fail(over)
 
     def waiting_for(self, tag: bytes) -> int:
         """Return how often a name has come and was not taken."""

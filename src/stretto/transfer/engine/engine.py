@@ -106,7 +106,7 @@ class Engine(Ground, Closes):
         Anything with the buffer protocol or DLPack takes it: `np.frombuffer`,
         `torch.from_dlpack`. It lives as long as anybody refers to it.
         """
-        self._check()
+        self._check_open()
         return self.shelf.arena(nbytes)
 
     def file(self, path: str | os.PathLike[str], nbytes: int) -> NDArray[np.uint8]:
@@ -115,7 +115,7 @@ class Engine(Ground, Closes):
         What is put there is on disk when the kernel gets to it, at the latest after
         `os.sync`.
         """
-        self._check()
+        self._check_open()
         return self.shelf.file(path, nbytes)
 
     def stored(
@@ -129,7 +129,7 @@ class Engine(Ground, Closes):
         """
         from stretto.transfer.stores.store import opened
 
-        self._check()
+        self._check_open()
         volume = opened(store, name, layout, piece)
         return Region(
             name=name, layout=volume.layout, kind=STORE, engine=self, holds=volume,
@@ -145,7 +145,7 @@ class Engine(Ground, Closes):
         `tensors` is one, or a list of those that the layout puts before `|`. Whatever
         has the buffer protocol or DLPack is one. Without a layout it is a plain buffer.
         """
-        self._check()
+        self._check_open()
         return self.shelf.share(
             tensors, name, layout, read_only=read_only,
             describe=lambda addresses, sizes: self.gpu.describe(addresses, sizes),
@@ -161,7 +161,7 @@ class Engine(Ground, Closes):
 
         When it has ended, nothing arrives under it. A `token` is of `new_token`.
         """
-        self._check()
+        self._check_open()
         return self.leases.begin(token)
 
     # Peers.
@@ -172,9 +172,7 @@ class Engine(Ground, Closes):
         `.wait(seconds)` or `await` gives it, when it is ready. Who is connected already
         is the same peer, however often and by whatever address it is asked for.
         """
-        self._check()
-        if self._is_closed:
-            raise CallError(f"engine {self.name!r} is closed")
+        self._check_open()
         return self._door.connect(where)
 
     @property
@@ -214,7 +212,7 @@ class Engine(Ground, Closes):
 
         See `Follows`; `peer.send(topic, body)` is what a peer calls for it.
         """
-        self._check()
+        self._check_open()
         self.topics.follow(topic, follower)
 
     def unfollow(self, topic: str) -> None:
@@ -274,8 +272,13 @@ class Engine(Ground, Closes):
         if self._refusal is not None:
             raise self._refusal
 
+    def _check_open(self) -> None:
+        self._check()
+        if self._is_closed:
+            raise CallError(f"engine {self.name!r} is closed")
+
     def close(self) -> None:
-        """End it; peers hear of it."""
+        """End it; peers hear of it, and whoever waits here for what will not come."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -286,4 +289,7 @@ class Engine(Ground, Closes):
             peer.close()
         self.loop.call(lambda: self._door.close(self.known.peers))
         self.loop.stop()
+        over = EngineLost(f"engine {self.name!r} was closed by this process")
+        self.counts.end(over)
+        self.known.end(over)
         super().close()

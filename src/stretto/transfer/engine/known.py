@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from stretto.errors import CallError, RendezvousError
+from stretto.errors import CallError, EngineLost, RendezvousError
 from stretto.transfer.engine.loop import LinkLoop
 from stretto.transfer.ways.pending import Pending
 
@@ -50,6 +50,8 @@ class PeerTable:
         """The last connection that there was, or was to be, with each."""
         self._places: dict[str, str] = {}
         """Who was found at a name or an address."""
+        self._over: EngineLost | None = None
+        """Why nobody comes any more."""
 
     @property
     def peers(self) -> Mapping[str, Any]:
@@ -61,7 +63,8 @@ class PeerTable:
         """Hand out the peer of a name, or of an identity, once it has come."""
         with self._lock:
             some = [p for p in self._peers.values() if name in (p.name, p.identity)]
-            if not some:
+            over = self._over
+            if not some and over is None:
                 self._named.setdefault(name, []).append(found)
         if len(some) > 1:
             said = ", ".join(f"{p.identity} ({p.whereabouts})" for p in some)
@@ -69,6 +72,17 @@ class PeerTable:
             found.fail(CallError(why))
         elif some:
             hand_out(some[0], found)
+        elif over is not None:
+            found.fail(over)
+
+    def end(self, why: EngineLost) -> None:
+        """Have nobody wait for who will not come."""
+        with self._lock:
+            self._over = why
+            waiting = [one for some in self._named.values() for one in some]
+            self._named.clear()
+        for found in waiting:
+            found.fail(why)
 
     def at(self, place: str) -> Any:
         """Return the peer that was found at a name or an address, if it is there."""

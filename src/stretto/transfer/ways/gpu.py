@@ -260,13 +260,13 @@ class GpuTransfer(Transfer):
         elif late:
             self.stop(TransferTimeout, why)
 
-    def _calm(self, error: BaseException | None) -> None:
+    def _calm(self) -> None:
         """Call nothing back: nobody is notified; what the stream has is still copied.
 
         However it ends in vain, its memory is marked until the stream has come past it.
         """
-        super()._calm(error)
-        if error is not None and not self._is_free:
+        super()._calm()
+        if not self._is_free:
             self._loop.move(self._see_off)
 
     def _see_off(self) -> None:

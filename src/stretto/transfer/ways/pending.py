@@ -126,13 +126,14 @@ class Pending(Generic[T]):
                 return False
             self.is_ending = True
         try:
-            self._calm(error)
+            if error is not None:
+                self._calm()
         finally:
             self._tell(result, error)
         return True
 
-    def _calm(self, error: BaseException | None) -> None:
-        """Return when nothing is done for it any more, before anybody hears of it."""
+    def _calm(self) -> None:
+        """Return when nothing is done for what has failed, before anybody hears it."""
 
     def _tell(self, result: T | None, error: BaseException | None) -> None:
         """Tell everybody that it has ended."""

@@ -147,10 +147,9 @@ class Transfer(Pending[Stats]):
         if not self.done():
             self.stop(*_ENDS[Status.LATE])
 
-    def _calm(self, error: BaseException | None) -> None:
+    def _calm(self) -> None:
         """Have nothing moved any more: whoever hears of its end may use the memory."""
-        if error is not None:
-            self.word[0] = 1
+        self.word[0] = 1
         self.halt()
         with self.turn:  # who moves bytes sees the word, and lets go
             return
