@@ -236,15 +236,17 @@ def announce_far(note: int) -> int:
 def again(words: int) -> int:
     """Do a prepared transfer, and post its notification, if it has one.
 
-    The words: its job, how many runs, the link and the record, or 0. Return 8 x its
-    status, and what `post` says.
+    The words: its job, how many runs, the link and the record, or 0, and a lock: of
+    several threads each does all of it. Return 8 x its status, and what `post` says.
     """
     job, rows = load(words), load(words + 8)
     link, record = load(words + 16), load(words + 24)
+    enter(words + 32)
     store(job + Job.ROW.at, 0)
     store(job + Job.MOVED.at, 0)
     store(job + Job.STOP.at, rows)
     status = run(job)
+    leave(words + 32)
     if status == 0 and link:
         return post(link, record)
     return 8 * status + 1

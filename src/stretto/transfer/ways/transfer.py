@@ -331,7 +331,7 @@ class PreparedTransfer:
         if self._peer is not None:
             work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
         job = int(work.job.ctypes.data)
-        self._held = np.array([job, work.rows, link, note], np.int64)
+        self._held = np.array([job, work.rows, link, note, 0], np.int64)
         compiled = functions()
         self._again = compiled.direct(compiled.again)
         self._words = int(self._held.ctypes.data)
