@@ -115,3 +115,19 @@ def test_who_moves_bytes_may_end_it():
     with transfer.turn:
         assert transfer.cancel()
     assert transfer.done()
+
+
+@pytest.mark.parametrize("how", sorted(set(ENDS) - {"failed"}))
+def test_who_moves_bytes_is_stopped_when_it_is_decided_how_it_ends(how):
+    """Sums that are cut short differ: that was said of what was cancelled, or late."""
+    transfer, seen = made(), []
+
+    def how_far():
+        seen.append((bool(transfer.word[0]), transfer.is_ending))
+        return 0, 0
+
+    transfer.how_far = how_far
+    ENDS[how](transfer)
+    assert seen
+    assert all(is_decided or not is_stopped for is_stopped, is_decided in seen)
+    assert transfer.word[0]

@@ -270,7 +270,6 @@ class Peer(Exchange):
         for kept in self._asked.values():
             kept.fail(self.error())
         for transfer in begun:
-            transfer.word[0] = 1
             transfer.stop(EngineLost, self.lost)
         self.forget_all()
         self.engine.topics.lost(self)

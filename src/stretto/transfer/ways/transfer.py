@@ -148,7 +148,10 @@ class Transfer(Pending[Stats]):
             self.stop(*_ENDS[Status.LATE])
 
     def _calm(self) -> None:
-        """Have nothing moved any more: whoever hears of its end may use the memory."""
+        """Have nothing moved any more: whoever hears of its end may use the memory.
+
+        The word is set when it is decided how it ends: sums are cut short by it, too.
+        """
         self.word[0] = 1
         self.halt()
         with self.turn:  # who moves bytes sees the word, and lets go
@@ -156,7 +159,6 @@ class Transfer(Pending[Stats]):
 
     def stop(self, kind: type[TransferError], why: str) -> bool:
         """End it with an error that says how far it came."""
-        self.word[0] = 1
         done, blocks = self.how_far()
         error = failure(
             kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
