@@ -16,9 +16,11 @@ import torch
 
 from stretto.errors import CallError, MembershipError
 from stretto.torch.elastic.batches import Batches
+from stretto.torch.elastic.buffers import KeptBuffers
 from stretto.torch.elastic.hashes import hashes_of
 from stretto.torch.elastic.meshes import part_of, seat
 from stretto.torch.elastic.moving import Snapshot
+from stretto.torch.elastic.plain import packed, unpacked
 from stretto.torch.elastic.seeds import Seeds
 
 
@@ -71,14 +73,13 @@ class State:
             raise CallError(
                 f"State: optimizer={type(optimizer).__name__}; want one of torch.optim"
             )
-        self._params = [p for g in optimizer.param_groups for p in g["params"]]
-        self._buffers = [b for one in self.models for b in one.buffers()]
-        self._kept = [torch.empty_like(b) for b in self._buffers]
+        self._buffers = KeptBuffers(self.models)
         self._generators = [torch.default_generator]
         self.on_gpu = any(p.is_cuda for p in self._params)
         if self.on_gpu:
             where = self._params[0].device.index
             self._generators.append(torch.cuda.default_generators[where])
+        self.values()  # what cannot be sent is refused now, and not after a loss
 
     def _check_wishes(self) -> None:
         for name in ("copies", "every", "checkpoint_every"):
@@ -95,6 +96,15 @@ class State:
             )
 
     # What there is.
+
+    @property
+    def _params(self) -> list[Any]:
+        return [p for g in self.optimizer.param_groups for p in g["params"]]
+
+    @property
+    def _stateful(self) -> list[Any]:
+        """The scheduler and `extra`; one may be empty, and be there all the same."""
+        return [one for one in (self.scheduler, *self.extra) if one is not None]
 
     @property
     def path(self) -> str:
@@ -141,16 +151,17 @@ class State:
             {k: v for k, v in one.items() if not isinstance(v, torch.Tensor)}
             for one in held
         ]
-        held = [one.state_dict() for one in (self.scheduler, *self.extra) if one]
+        held = [one.state_dict() for one in self._stateful]
         more = [{k: v for k, v in one.items() if not callable(v)} for one in held]
         said = {"groups": groups, "plain": plain, "more": more}
         place = {"step": self.step, "epoch": self.epoch, "number": self.number}
         try:
-            return {**place, "values": json.loads(json.dumps(said))}
-        except (TypeError, ValueError) as e:
+            return {**place, "values": json.loads(json.dumps(packed(said)))}
+        except (TypeError, ValueError, RecursionError) as e:
             raise CallError(
                 f"State: what the optimizer, the scheduler or `extra` hold cannot be "
-                f"sent: {e}; want numbers, texts, lists and tensors of the optimizer"
+                f"sent: {e}; want numbers, texts, lists, dicts, and tensors in the "
+                "state of the optimizer"
             ) from None
 
     def layout(self) -> list[list[Any]]:
@@ -216,17 +227,27 @@ class State:
     def restore(self, said: Mapping[str, Any]) -> None:
         """Take the values of another."""
         self.step, self.epoch = int(said["step"]), int(said["epoch"])
-        self.number, values = int(said["number"]), said["values"]
-        for group, theirs in zip(
-            self.optimizer.param_groups, values["groups"], strict=True
-        ):
-            group |= {k: _like(group.get(k), v) for k, v in theirs.items()}
+        self.number, values = int(said["number"]), unpacked(said["values"])
+        groups = self.optimizer.param_groups
+        if len(groups) != len(values["groups"]):
+            raise MembershipError(
+                f"the optimizer has {len(groups)} groups of parameters here, and "
+                f"{len(values['groups'])} at the others: want as many"
+            )
+        for group, theirs in zip(groups, values["groups"], strict=True):
+            group |= theirs
         for p, theirs in zip(self._params, values["plain"], strict=True):
-            if theirs:
-                self.optimizer.state[p] |= theirs
-        more = [one for one in (self.scheduler, *self.extra) if one]
-        for one, theirs in zip(more, values["more"], strict=True):
+            self._restore_plain(p, theirs)
+        for one, theirs in zip(self._stateful, values["more"], strict=True):
             one.load_state_dict(theirs)
+
+    def _restore_plain(self, p: Any, theirs: Mapping[str, Any]) -> None:
+        """Have of one parameter's values, but for tensors, those of another alone."""
+        ours = self.optimizer.state.get(p, {})
+        kept = {k: v for k, v in ours.items() if isinstance(v, torch.Tensor)}
+        self.optimizer.state.pop(p, None)
+        if kept or theirs:
+            self.optimizer.state[p] = {**kept, **theirs}
 
     # A step.
 
@@ -238,13 +259,12 @@ class State:
         self.committed = False
         if self._random:
             self.reseed(self.step, nth)
-        if self._buffers and not nth:
-            torch._foreach_copy_(self._kept, self._buffers)
+        if not nth:
+            self._buffers.keep()
 
     def undo(self) -> None:
         """Be as at the beginning of the step; its batch comes again."""
-        if self._buffers:
-            torch._foreach_copy_(self._buffers, self._kept)
+        self._buffers.put_back()
         self.optimizer.zero_grad(set_to_none=True)
 
     def reseed(self, step: int, nth: int) -> None:
@@ -290,8 +310,3 @@ def local(tensor: Any) -> Any:
     """Return a tensor's memory here: of a sharded one, this rank's part."""
     inner = getattr(tensor, "_local_tensor", tensor)
     return inner.detach()
-
-
-def _like(ours: Any, theirs: Any) -> Any:
-    """Return a value as the one before was: JSON has no tuples."""
-    return tuple(theirs) if isinstance(ours, tuple) else theirs

@@ -227,6 +227,8 @@ class Steps:
         state.step += 1
         state.committed = True
         self._where = INSIDE
+        if not self._told_at:
+            state.values()  # what only the first step has made is refused now
         now = time.monotonic()
         if now > self._told_at + _TELL_S or self._sharing.is_timed:
             self._told_at = now
