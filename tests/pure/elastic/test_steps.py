@@ -6,6 +6,7 @@ import torch
 
 from stretto.errors import CallError, MembershipError, PeerLost
 from stretto.torch import elastic
+from stretto.torch.elastic.plain import unpacked
 from stretto.torch.elastic.state import State
 from stretto.torch.elastic.steps import Steps
 
@@ -200,3 +201,35 @@ def test_a_step_is_called_once_and_in_the_loop(loop):
     assert np.array_equal([0, 0], steps._flag)
     with pytest.raises(CallError, match="ranks of this job stay as they came"):
         elastic.steps(steps.state)
+
+
+class Lossy(World):
+    """A world where somebody comes after each loss, and takes a state from here."""
+
+    def __init__(self, breaks, others):
+        super().__init__(breaks, others)
+        self.given = []
+
+    def exchange(self, said):
+        if "comes" in said:
+            return [said, {**said, "comes": True}]
+        if "1" in said:
+            self.given.append(said["1"]["values"])
+        return super().exchange(said)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_state_that_is_given_is_of_the_end_of_a_step(loop, at, ahead):
+    """With all that the loop does after `optimizer.step()`: a schedule, say.
+
+    Whoever comes begins with the next step, wherever the others were when one was lost.
+    """
+    world = Lossy((at,), [{"step": at + ahead, "entered": False}])
+    steps, state, net, opt = loop(world, scheduler=True)
+    train(steps, net, opt)
+
+    (given,) = world.given
+    schedule = unpacked(given["values"])["more"][0]
+    assert at + ahead == given["step"] == schedule["last_epoch"]
+    assert 4 == state.step == state.scheduler.last_epoch

@@ -48,6 +48,8 @@ class StateSharing:
         self._copies = StateCopies(state, self._mover, part.standing.since)
         self.undone = self.is_thrown_back = False
         """Whether the step that broke is to be done again; or all from another one."""
+        self.has_to_share = False
+        """Whether the others wait for this rank's state, when its step has ended."""
 
     def end(self) -> None:
         """Give the engine back."""
@@ -86,19 +88,24 @@ class StateSharing:
     ) -> Any:
         """Go on with other ranks, all of them at one step; return what `step` returns.
 
-        It is called where another rank has committed the step that broke here.
+        It is called where another rank has committed the step that broke here. What
+        follows in the loop is of that step, too: a schedule, say. So this rank then
+        `has_to_share`, and is called again at the step's end.
         """
-        part, found = self._world, None
+        part = self._world
         while True:
             try:
-                part.go_on(_follow if grows else _replace)
-                self._now("switched")
-                if self._judge(entered) is StepVerdict.COMMIT:
-                    assert step is not None, "it has entered"
-                    found, entered = step(), False
-                elif not self._state.committed:
-                    self._state.undo()
-                    self.undone = True
+                if not self.has_to_share:
+                    part.go_on(_follow if grows else _replace)
+                    self._now("switched")
+                    if self._judge(entered) is StepVerdict.COMMIT:
+                        assert step is not None, "it has entered"
+                        self.has_to_share = True
+                        return step()
+                    if not self._state.committed:
+                        self._state.undo()
+                        self.undone = True
+                self.has_to_share = False
                 self._share()
             except MembershipError:
                 self._save()
@@ -110,7 +117,7 @@ class StateSharing:
                 grows = False
                 continue
             part.fault = None
-            return found
+            return None
 
     def align(self) -> None:
         """Have all ranks begin with the state of the first that is furthest."""

@@ -158,7 +158,7 @@ class Steps:
                     self._keep_copies()
                 yield pending[nth][2]
                 part.absorbs = False
-                if part.fault is not None:
+                if part.fault is not None:  # or this rank has yet to share its state
                     self._recover(None)
                 self._where = OUTSIDE
                 part.rejoin()
@@ -262,6 +262,8 @@ class Steps:
         part.absorbs = False
         if not commits:
             self._recover(functools.partial(self._step))
+            if self._sharing.has_to_share:
+                self._recover(None)
             self._sharing.undone = False
         if commits:
             self._advance()
@@ -278,7 +280,8 @@ class Steps:
         """
         self._policy.attempt = self._agreed = 0
         entered = self._where == ENTERED
-        self._sharing.noticed()
+        if not self._sharing.has_to_share:
+            self._sharing.noticed()
         for model in self.state.models:  # DDP does it in its second forward pass
             reducer = getattr(model, "reducer", None)
             if reducer is not None:
