@@ -1,10 +1,18 @@
 """What a rank's place consists of: hashes, positions, random numbers, what is alike."""
 
+from itertools import islice
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from stretto.errors import CallError, MembershipError
@@ -64,6 +72,36 @@ def test_batches_go_on_where_they_were_whoever_asks(workers):
         later = batches.begin(*whole[start][:2], lambda e: None)
         assert whole[start:] == [(e, n, b[0].tolist()) for e, n, b in later]
         assert workers or len(read) == 4 * (15 - start)
+
+
+def _drawn(kind, data):
+    """A loader whose order is drawn: from PyTorch's generator, or from its own."""
+    own = {"generator": torch.Generator().manual_seed(4)}
+    if kind in ("plain", "own"):
+        more = own if kind == "own" else {}
+        return DataLoader(data, batch_size=4, shuffle=True, **more)
+    if kind == "sampler":
+        return DataLoader(data, batch_size=4, sampler=RandomSampler(data, **own))
+    weights = WeightedRandomSampler(torch.arange(40.0), 40, **own)
+    return DataLoader(data, batch_sampler=BatchSampler(weights, 4, drop_last=False))
+
+
+@pytest.mark.parametrize("kind", ["plain", "own", "sampler", "batches"])
+def test_who_comes_finds_the_batches_that_were_drawn_whatever_it_drew_before(kind):
+    """Two batches, as one that stands by; each epoch has another order."""
+    data = TensorDataset(torch.arange(40))
+    ours, theirs = (Batches(_drawn(kind, data), 3, None) for _ in "ab")
+
+    def all_from(batches, *at):
+        found = batches.begin(*at, torch.manual_seed)
+        return [(e, n, b[0].tolist()) for e, n, b in found]
+
+    whole = all_from(ours, 0, 0)
+    assert 3 == len({str([b for e, _, b in whole if e == one]) for one in range(3)})
+    standing = theirs.begin(0, 0, torch.manual_seed)
+    assert whole[:2] == [(e, n, b[0].tolist()) for e, n, b in islice(standing, 2)]
+    for start in (0, 3, 11, 25):
+        assert whole[start:] == all_from(theirs, *whole[start][:2])
 
 
 @given(

@@ -11,7 +11,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 import torch.utils.data as data
+
+from stretto.torch.elastic.seeds import Seeds
 
 
 class Batches:
@@ -20,14 +23,22 @@ class Batches:
     def __init__(self, loader: Any, epochs: int, steps: int | None) -> None:
         """`loader`: what can be iterated again, or None: batches are numbers."""
         self._loader, self._epochs, self._steps = loader, epochs, steps
+        self._own = {id(g): (g, g.initial_seed()) for g in _generators_of(loader)}
+        """The loader's own generators, and with which seed each came."""
 
     def begin(
         self, epoch: int, number: int, reseed: Callable[[int], None]
     ) -> Iterator[tuple[int, int, Any]]:
-        """Begin at a position; `reseed` is called before each epoch's order is made."""
+        """Begin at a position; `reseed` is called before each epoch's order is made.
+
+        A generator that is the loader's own begins each epoch by its seed and the
+        epoch: whatever was drawn from it here before.
+        """
         for now in range(epoch, self._epochs):
             first = number if now == epoch else 0
             reseed(now)
+            for generator, seed in self._own.values():
+                generator.manual_seed(Seeds(seed).of(0, now) if now else seed)
             for i, batch in enumerate(self._from(now, first), start=first):
                 yield now, i, batch
 
@@ -68,6 +79,16 @@ def _sampler_of(loader: Any) -> Any:
     inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     special = isinstance(inner, data.distributed.DistributedSampler)
     return inner if special else sampler
+
+
+def _generators_of(loader: Any) -> list[torch.Generator]:
+    """Return what a loader and its samplers draw from, where it is theirs alone."""
+    batches = getattr(loader, "batch_sampler", None)
+    inner = getattr(batches, "sampler", None)
+    parts = loader, getattr(loader, "sampler", None), batches, inner
+    found = [getattr(part, "generator", None) for part in parts]
+    own = (one for one in found if isinstance(one, torch.Generator))
+    return [one for one in own if one is not torch.default_generator]
 
 
 class _Skipped:

@@ -282,11 +282,19 @@ class Steps:
         entered = self._where == ENTERED
         if not self._sharing.has_to_share:
             self._sharing.noticed()
-        for model in self.state.models:  # DDP does it in its second forward pass
+        self._order_gradients()
+        return self._sharing.settle(entered, step)
+
+    def _order_gradients(self) -> None:
+        """Have DDP reduce gradients in its last order, as all others do.
+
+        By itself it takes that in its second forward pass, or (`static_graph`) in its
+        third: one that stands by has made two.
+        """
+        for model in self.state.models:
             reducer = getattr(model, "reducer", None)
             if reducer is not None:
                 reducer._rebuild_buckets()
-        return self._sharing.settle(entered, step)
 
     def _change(self) -> bool:
         """Change the ranks as was asked, after a step; return whether to begin anew."""
@@ -335,6 +343,7 @@ class Steps:
                 break
             state.begin(nth)
             yield one[2]
+        self._order_gradients()
         state.committed = False
         state.optimizer.zero_grad(set_to_none=True)
 
