@@ -106,3 +106,22 @@ def test_a_job_grows_no_further_than_it_may(start, tmp_path, monkeypatch):
             assert time.monotonic() - since < 30, "it is said at once"
         assert 1 == len(elastic.look(meeting).ranks)
     assert {0} == set(losses_of(members))
+
+
+def test_who_was_drained_takes_another_place_and_nobody_dies_of_it(
+    start, tmp_path, monkeypatch
+):
+    """It knows the ranks' processes from when it was one, and lets them leave."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    members = begin(start, 2, 1, epochs=60)
+    until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
+    with watching() as meeting:
+        until(lambda: is_under_way(meeting) and stands_by(meeting), 120)
+        for rank in (0, 1, 0, 0, 1):
+            elastic.drain(meeting, rank, stays=True, within_s=30)
+            until(lambda: stands_by(meeting), 60)
+    found = losses_of(members)
+
+    assert [0, 0, 0] == [one.process.returncode for one in members]
+    assert {0, 1} == set(found)
+    assert all("360" in known for known in found.values())

@@ -60,8 +60,11 @@ def see_gone(standing: Standing, prepare: Prepare) -> str:
     """See that who is left out can write nothing any more; return why not, if so.
 
     It has left in order, or has said goodbye to this generation, or it is ended here
-    and now. On other hosts what connects it with them is closed before they go on.
+    and now. On other hosts what connects it with them is closed before they go on. One
+    that stands by, and was a rank once, ends nobody: ranks may wait with that.
     """
+    if not standing.is_rank:
+        return ""
     gone, facts, now = standing.gone, standing.facts, standing.generation
     goes = [i for i in standing.identities if i not in prepare.identities]
     bye = [i for i in goes if facts.get(i, {}).get(YIELDS) == now or gone.get(i) == ""]

@@ -3,16 +3,20 @@
 A change that nobody's death asks for is prepared while the ranks train. Each step's
 flag tells whether all of them have heard of the very same one; then all change after
 that step. Its methods are called in the watcher thread, but for those that say so.
+
+A loss comes first: what was planned is given up, for ranks that recover end no step,
+and nobody would ever say that it is ready. Who was told to leave leaves afterwards.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from stretto.errors import MembershipError
 from stretto.fabric.faults import Fault
 from stretto.fabric.messages import Abandoned, Errand, Prepare, Welcome
-from stretto.runtime.calls.changing import spare_of
+from stretto.runtime.calls.changing import YIELDS, spare_of
 
 if TYPE_CHECKING:
     from stretto.torch.elastic.world import ElasticWorld
@@ -29,15 +33,33 @@ class Planned:
         self._world = part
         self.attempt = 0
         """The change that this rank has heard of, and that waits for a step's end."""
-        self.leaving: dict[str, bool] = {}
-        """Who is to leave, and whether it stands by from then on."""
-        self._order, self._has_refused = "", False
+        self.goes: dict[str, bool] = {}
+        """Whom that change leaves out, and whether it stands by from then on."""
+        self._leaving: dict[str, bool] = {}
+        """Who was told to leave, and has not yet."""
+        self._planned: tuple[str, ...] = ()
+        self._recovers = self._has_refused = self._is_due = False
+        self._order, self._lock = "", threading.Lock()
         part.on_ask, part.on_plan = self.hear, self.plan
         part.on_news = self.news
 
-    def forget(self) -> None:
-        """Plan nothing: somebody was lost (main thread)."""
-        self.attempt = 0
+    def give_up(self) -> None:
+        """Plan nothing until `resume`: somebody was lost (main thread).
+
+        All hear at once that what was planned comes to nothing.
+        """
+        with self._lock:
+            self._recovers = True
+            attempt, self.attempt = self.attempt, 0
+        if attempt:
+            self._refuse_change(attempt)
+
+    def resume(self) -> None:
+        """Plan again: all go on (main thread)."""
+        self._recovers = False
+
+    def _refuse_change(self, attempt: int) -> None:
+        self._world.standing.agree(attempt, "goes on without a rank that was lost")
 
     def hear(self, order: Errand) -> None:
         """Take what somebody asks."""
@@ -49,8 +71,8 @@ class Planned:
         self._order = str(order.said.get("order", ""))
         if order.verb == "drain" and about:
             stays = bool(order.said.get("stays"))
-            self.leaving |= dict.fromkeys(about, stays)
-            self._suggest(about, 0)
+            self._leaving |= dict.fromkeys(about, stays)
+            self._drain()
         elif order.verb == "grow" and not self._world.stands_by:
             many = order.said.get("n")
             self._suggest([], many if type(many) is int else 0)
@@ -76,11 +98,22 @@ class Planned:
         text = f"rank {ranks[0]} is late, and is replaced by order"
         self._world.break_(Fault(error="PeerLost", text=text, blamed=tuple(ranks)))
 
+    def _drain(self) -> None:
+        """Propose the ranks without whoever was told to leave."""
+        self._is_due = False
+        self._suggest([*self._leaving], 0)
+
+    def _drain_later(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._world.later(self._drain)
+
     def _suggest(self, leaving: list[str], more: int) -> None:
         """Propose the ranks that follow; the first of them does it for all."""
         standing = self._world.standing
         here = [i for i in standing.identities if i not in standing.gone]
-        if not here or standing.identity != here[0]:
+        leaving = [i for i in leaving if i in here]
+        if not here or standing.identity != here[0] or not (leaving or more):
             return
         try:
             wanted = len(standing.identities) + more
@@ -89,27 +122,53 @@ class Planned:
             self._refuse(str(e))
             return
         spare = spare_of(standing)
-        if len(spare) < len(leaving) + more:
-            self._world.later(self._suggest, leaving, more)
+        if leaving and not spare:
+            self._drain_later()
             return
+        if len(spare) < more:
+            self._world.later(self._suggest, [], more)
+            return
+        leaving = leaving[: len(spare)]
         free = iter(spare)
         order = [next(free) if i in leaving else i for i in standing.identities]
         order += [next(free) for _ in range(more)]
         standing.suggest(order, after=standing.generation, timeout_s=_PREPARE_S)
 
     def plan(self, asked: Prepare) -> bool:
-        """Return whether a change waits for a step's end: nobody was lost."""
-        standing = self._world.standing
-        goes = [i for i in standing.identities if i not in asked.identities]
-        lost = [i for i in goes if i in standing.gone or i in standing.dismissed]
-        if self._world.stands_by or lost or not standing.is_rank:
+        """Return whether a change waits for a step's end, or is refused.
+
+        Not one that follows a loss: it leaves out who is gone, or nobody at all.
+        """
+        standing, order = self._world.standing, asked.identities
+        goes = [i for i in standing.identities if i not in order]
+        if self._world.stands_by or not standing.is_rank:
             return False
-        self.attempt = asked.attempt
+        if order == standing.identities or any(map(self._is_away, goes)):
+            return False
+        with self._lock:
+            if not self._recovers:
+                self.goes = {i: self._leaving.get(i, False) for i in goes}
+                self.attempt, self._planned = asked.attempt, order
+                return True
+        self._refuse_change(asked.attempt)
         return True
 
+    def _is_away(self, identity: str) -> bool:
+        standing = self._world.standing
+        said = standing.facts.get(identity, {})
+        has_left = said.get(YIELDS) == standing.generation
+        return has_left or identity in standing.gone or identity in standing.dismissed
+
     def news(self, news: Welcome | Abandoned) -> None:
-        """Plan nothing any more: it has begun, or come to nothing."""
-        self.attempt = 0
-        if isinstance(news, Welcome):
-            here = self._world.standing.identities
-            self.leaving = {i: s for i, s in self.leaving.items() if i in here}
+        """Plan nothing any more: it has begun, or come to nothing.
+
+        Whoever has yet to leave is proposed again.
+        """
+        standing = self._world.standing
+        if isinstance(news, Welcome) or news.identities == self._planned:
+            self.attempt = 0
+        self._leaving = {
+            i: stays for i, stays in self._leaving.items() if i in standing.identities
+        }
+        if self._leaving and not self._world.stands_by:
+            self._drain_later()

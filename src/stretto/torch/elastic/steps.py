@@ -278,12 +278,16 @@ class Steps:
 
         `step` commits it; its result is returned where it was called.
         """
-        self._policy.attempt = self._agreed = 0
+        self._policy.give_up()
+        self._agreed = 0
         entered = self._where == ENTERED
         if not self._sharing.has_to_share:
             self._sharing.noticed()
         self._order_gradients()
-        return self._sharing.settle(entered, step)
+        found = self._sharing.settle(entered, step)
+        if not self._sharing.has_to_share:
+            self._policy.resume()
+        return found
 
     def _order_gradients(self) -> None:
         """Have DDP reduce gradients in its last order, as all others do.
@@ -300,7 +304,7 @@ class Steps:
         """Change the ranks as was asked, after a step; return whether to begin anew."""
         attempt, self._agreed = self._agreed, 0
         part, standing = self.world, self.world.standing
-        leaving = dict(self._policy.leaving)
+        leaving = self._policy.goes
         if standing.identity in leaving:
             self._yield_place(stays=leaving[standing.identity])
             return True
