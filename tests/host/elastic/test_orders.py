@@ -108,20 +108,24 @@ def test_a_job_grows_no_further_than_it_may(start, tmp_path, monkeypatch):
     assert {0} == set(losses_of(members))
 
 
+@pytest.mark.parametrize(("ranks", "leave"), [(1, (0, 0)), (2, (0, 1, 0, 0, 1))])
 def test_who_was_drained_takes_another_place_and_nobody_dies_of_it(
-    start, tmp_path, monkeypatch
+    start, tmp_path, monkeypatch, ranks, leave
 ):
-    """It knows the ranks' processes from when it was one, and lets them leave."""
+    """It knows the ranks' processes from when it was one, and lets them leave.
+
+    Also where no rank stays beside the one that leaves.
+    """
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    members = begin(start, 2, 1, epochs=60)
+    members = begin(start, ranks, 1, epochs=60 * ranks // 2)
     until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
     with watching() as meeting:
         until(lambda: is_under_way(meeting) and stands_by(meeting), 120)
-        for rank in (0, 1, 0, 0, 1):
+        for rank in leave:
             elastic.drain(meeting, rank, stays=True, within_s=30)
             until(lambda: stands_by(meeting), 60)
     found = losses_of(members)
 
-    assert [0, 0, 0] == [one.process.returncode for one in members]
-    assert {0, 1} == set(found)
+    assert {0} == {one.process.returncode for one in members}
+    assert {*range(ranks)} == set(found)
     assert all("360" in known for known in found.values())

@@ -124,10 +124,9 @@ def test_what_follows_a_loss_is_prepared_at_once(world, how, recovers):
     assert all(attempt == 7 for attempt, _ in standing.said)
 
 
-def test_several_orders_are_done_as_there_are_standbys(world):
-    """Together, or one after another; what is refused ends no other."""
+def test_several_orders_are_done_one_after_another(world):
+    """However many stand by: the others have the state. A refusal ends no other."""
     plan, standing = Planned(world), world.standing
-    standing.facts["e"]["ready"] = False
     drain(plan, "b", "c")
     assert {"adc"} == {*standing.suggested}
     assert plan.plan(asked("adc", 7))
@@ -165,3 +164,24 @@ def test_one_that_stands_by_ends_nobody(world):
     standing.identity = "d"
     assert not see_gone(standing, asked("adc", 2))
     assert ["b"] == standing.fenced
+
+
+@pytest.mark.parametrize("how", ["yields", "gone"])
+def test_where_no_rank_stays_who_comes_waits_until_all_have_left(world, how):
+    """Else ranks would begin whose state nobody has given yet; a refusal ends it."""
+    plan, standing = Planned(world), world.standing
+    standing.identity, standing.identities = "d", ("a",)
+    assert plan.plan(asked("d", 7))
+    world.wait()
+    assert [] == standing.said
+    if how == "gone":
+        standing.gone["a"] = ""
+    else:
+        standing.facts["a"] = {YIELDS: standing.generation}
+    world.wait()
+    assert [(7, "")] == standing.said
+    standing.facts, standing.gone = {}, {}
+    assert plan.plan(asked("d", 8))
+    plan.news(given_up("d"))
+    world.wait()
+    assert ([(7, "")], []) == (standing.said, world.waiting)

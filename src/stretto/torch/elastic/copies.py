@@ -149,7 +149,8 @@ def choose(gives: Sequence[Mapping[str, Any]]) -> Restoring:
     """
     comers = [r for r, one in enumerate(gives) if one["comes"]]
     whole = [r for r, one in enumerate(gives) if not one["comes"]]
-    newest = max((gives[r]["step"] for r in whole), default=-1)
+    left = [one["leaver"] for one in gives if one.get("leaver") is not None]
+    newest = max((gives[r]["step"] for r in whole), default=max(left, default=-1))
     now = {}
     for r in comers:
         alike = [q for q in whole if gives[q]["part"] == gives[r]["part"]]

@@ -122,13 +122,13 @@ class Planned:
             self._refuse(str(e))
             return
         spare = spare_of(standing)
-        if leaving and not spare:
-            self._drain_later()
+        leaving = leaving[:1]  # the others stay meanwhile, and have the state
+        if len(spare) < len(leaving) + more:
+            if leaving:
+                self._drain_later()
+            else:
+                self._world.later(self._suggest, [], more)
             return
-        if len(spare) < more:
-            self._world.later(self._suggest, [], more)
-            return
-        leaving = leaving[: len(spare)]
         free = iter(spare)
         order = [next(free) if i in leaving else i for i in standing.identities]
         order += [next(free) for _ in range(more)]
@@ -142,7 +142,7 @@ class Planned:
         standing, order = self._world.standing, asked.identities
         goes = [i for i in standing.identities if i not in order]
         if self._world.stands_by or not standing.is_rank:
-            return False
+            return self._waits_for(goes, asked)
         if order == standing.identities or any(map(self._is_away, goes)):
             return False
         with self._lock:
@@ -152,6 +152,29 @@ class Planned:
                 return True
         self._refuse_change(asked.attempt)
         return True
+
+    def _waits_for(self, goes: list[str], asked: Prepare) -> bool:
+        """Return whether one that stands by is ready only when all ranks have left.
+
+        A rank that stays waits for those who leave; of some jobs none stays.
+        """
+        standing = self._world.standing
+        stays = len(goes) < len(standing.identities)
+        if stays or standing.identity not in asked.identities:
+            return False
+        if all(map(self._is_away, goes)):
+            return False
+        self._planned = asked.identities
+        self._world.later(self._agree_when_left, goes, asked)
+        return True
+
+    def _agree_when_left(self, goes: list[str], asked: Prepare) -> None:
+        if self._planned != asked.identities:
+            return
+        if all(map(self._is_away, goes)):
+            self._world.standing.agree(asked.attempt)
+        else:
+            self._world.later(self._agree_when_left, goes, asked)
 
     def _is_away(self, identity: str) -> bool:
         standing = self._world.standing
@@ -166,7 +189,7 @@ class Planned:
         """
         standing = self._world.standing
         if isinstance(news, Welcome) or news.identities == self._planned:
-            self.attempt = 0
+            self.attempt, self._planned = 0, ()
         self._leaving = {
             i: stays for i, stays in self._leaving.items() if i in standing.identities
         }

@@ -315,11 +315,18 @@ class StateSharing:
         self._world.let_go()
         standing.tell(**{YIELDS: standing.generation, READY: False})
         mine = [state.rank, state.step]
+
+        def is_taken() -> bool:
+            return any(f.get(TOOK) == mine for f in standing.facts.values())
+
+        def is_last() -> bool:  # the others were lost just now
+            others = [i for i in standing.identities if i != standing.identity]
+            return bool(others) and all(i in standing.gone for i in others)
+
         with suppress(CommunicationError):  # nobody may have come, or all be over
-            standing.wait(
-                lambda: any(f.get(TOOK) == mine for f in standing.facts.values()),
-                _LEAVER_S,
-            )
+            standing.wait(lambda: is_taken() or is_last(), _LEAVER_S)
+        if is_last() and not is_taken():
+            self._save()
         standing.tell(**{GIVES: {}})
         self._mover.withdraw()
         self._copies.forget()
