@@ -233,3 +233,21 @@ def test_a_state_that_is_given_is_of_the_end_of_a_step(loop, at, ahead):
     schedule = unpacked(given["values"])["more"][0]
     assert at + ahead == given["step"] == schedule["last_epoch"]
     assert 4 == state.step == state.scheduler.last_epoch
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_who_dies_before_it_has_left_is_a_loss_and_nobody_waits(loop, dies):
+    """Between the step whose flag has said so, and its goodbye."""
+    world = World(others=[{"step": 0, "entered": False}])
+    steps, said = loop(world)[0], []
+    standing = world.standing = steps._policy._world.standing
+    standing.wait = lambda true, within_s: said.append(true())
+    standing.agree = lambda attempt, failure="": said.append((attempt, bool(failure)))
+    standing.dismissed = set()
+    standing.gone = {"b": "died"} if dies else {}
+    standing.facts = {} if dies else {"b": {"yields": 0}}
+    steps._policy.attempt, steps._policy.goes = 5, {"b": True}
+    steps._agreed = 5
+    steps._change()
+    assert [True, (5, dies)] == said
+    assert 1 == world.changes

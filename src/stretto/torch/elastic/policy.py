@@ -143,7 +143,7 @@ class Planned:
         goes = [i for i in standing.identities if i not in order]
         if self._world.stands_by or not standing.is_rank:
             return self._waits_for(goes, asked)
-        if order == standing.identities or any(map(self._is_away, goes)):
+        if order == standing.identities or any(map(self.is_away, goes)):
             return False
         with self._lock:
             if not self._recovers:
@@ -162,7 +162,7 @@ class Planned:
         stays = len(goes) < len(standing.identities)
         if stays or standing.identity not in asked.identities:
             return False
-        if all(map(self._is_away, goes)):
+        if all(map(self.is_away, goes)):
             return False
         self._planned = asked.identities
         self._world.later(self._agree_when_left, goes, asked)
@@ -171,16 +171,22 @@ class Planned:
     def _agree_when_left(self, goes: list[str], asked: Prepare) -> None:
         if self._planned != asked.identities:
             return
-        if all(map(self._is_away, goes)):
+        if all(map(self.is_away, goes)):
             self._world.standing.agree(asked.attempt)
         else:
             self._world.later(self._agree_when_left, goes, asked)
 
-    def _is_away(self, identity: str) -> bool:
+    def has_left(self, identity: str) -> bool:
+        """Return whether a rank has given its place up, in this generation."""
         standing = self._world.standing
         said = standing.facts.get(identity, {})
-        has_left = said.get(YIELDS) == standing.generation
-        return has_left or identity in standing.gone or identity in standing.dismissed
+        return bool(said.get(YIELDS) == standing.generation)
+
+    def is_away(self, identity: str) -> bool:
+        """Return whether a rank has left, or was lost."""
+        standing = self._world.standing
+        lost = identity in standing.gone or identity in standing.dismissed
+        return lost or self.has_left(identity)
 
     def news(self, news: Welcome | Abandoned) -> None:
         """Plan nothing any more: it has begun, or come to nothing.

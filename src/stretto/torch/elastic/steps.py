@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from stretto.errors import CommunicationError, MembershipError
-from stretto.runtime.calls.changing import READY, YIELDS
+from stretto.runtime.calls.changing import READY
 from stretto.runtime.calls.committing import agreed_change, flag_of
 from stretto.torch.elastic.policy import Planned
 from stretto.torch.elastic.sharing import StateSharing
@@ -308,16 +308,14 @@ class Steps:
         if standing.identity in leaving:
             self._yield_place(stays=leaving[standing.identity])
             return True
-        now = standing.generation
-
-        def have_yielded() -> bool:
-            said = [standing.facts.get(i, {}).get(YIELDS) for i in leaving]
-            return all(one == now for one in said)
-
-        standing.wait(have_yielded, None)
-        standing.agree(attempt)
+        standing.wait(lambda: all(map(self._policy.is_away, leaving)), None)
+        if all(map(self._policy.has_left, leaving)):
+            standing.agree(attempt)
+        else:  # one has died before it could: that is a loss
+            self._policy.give_up()
         size = self.state.num_ranks
         self._sharing.settle(False, None, grows=not leaving)
+        self._policy.resume()
         self._seat()
         part.rejoin()
         return self._is_thrown_back() or self.state.num_ranks != size
