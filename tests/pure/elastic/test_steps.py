@@ -251,3 +251,22 @@ def test_who_dies_before_it_has_left_is_a_loss_and_nobody_waits(loop, dies):
     steps._change()
     assert [True, (5, dies)] == said
     assert 1 == world.changes
+
+
+def test_one_that_stands_by_has_the_last_order_of_gradients(loop):
+    """With `static_graph` DDP takes it a step later than one makes that stands by."""
+    world = World()
+    world.stands_by, world.seat = True, (1, 2)
+    steps, _, net, opt = loop(world)
+    done = []
+
+    class Reducer:
+        def _rebuild_buckets(self):
+            done.append(len(done))
+
+    net.reducer = Reducer()
+    for batch in steps._warm_up():
+        assert [] == done
+        net(torch.rand(4, 3) + batch).square().sum().backward()
+        opt.step()
+    assert [0] == done
