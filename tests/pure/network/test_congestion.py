@@ -1,5 +1,7 @@
 """What DCQCN and TIMELY do by themselves: steps of their papers, one at a time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,3 +66,43 @@ def test_dcqcn_recovers_while_there_is_nothing_to_send():
 
     assert 4 == len(first)
     assert 1e6 / LINE == pytest.approx(found["last"] - 1e4, rel=0.1)
+
+
+def watched(control, heard):
+    """Return a control that notes when each of its handlers is called."""
+
+    def noting(handler):
+        def call(state, params, told):
+            heard.append(float(told[0]))
+            handler(state, params, told)
+
+        return call
+
+    return replace(
+        control,
+        on_ack=noting(control.on_ack),
+        on_cnp=noting(control.on_cnp),
+        on_timer=noting(control.on_timer),
+        on_loss=noting(control.on_loss),
+    )
+
+
+@pytest.mark.parametrize("name", network.names())
+@pytest.mark.parametrize("silence_us", [20.0, 500.0, 40_000.0])
+def test_no_control_is_told_of_a_time_that_is_over(name, silence_us):
+    """Messages after a silence: whatever fires then, fires at the time that it is."""
+    machine, heard = load("clos1x8"), []
+    control = watched(network.find(name), heard)
+    traffic = Packets(machine, control, compiled=False)
+    ready = 0.0
+    for _ in range(3):
+        heard.clear()
+        for i in range(4):
+            parcel = Parcel(i, machine.route(i + 1, 0), 5e4)
+            traffic.send(parcel, ready_us=ready, queue=i)
+        arrived = [d.arrives_us for d in traffic.run_until(ready + 200.0)]
+
+        assert 4 == len(arrived)
+        assert not [at for at in heard if at < ready]
+        assert heard == sorted(heard)
+        ready += 200.0 + silence_us

@@ -454,7 +454,8 @@ def run(
             S[NOW] = max(S[NOW], until)
             return STOPPED
         event = pop(H, S)
-        S[NOW] = event // CODE
+        due = event // CODE
+        S[NOW] = max(S[NOW], due)  # a timer may have been due while all was still
         S[EVENTS] += 1
         place, kind = (event % CODE) >> 2, event & 3
         if place < links:
@@ -479,7 +480,7 @@ def run(
             S[REAL] -= 1
             if time_out(flow, on_loss, x) == STALLED:
                 return STALLED
-        elif F[TIMER, flow] == S[NOW]:
+        elif F[TIMER, flow] == due:
             X[0] = S[NOW] / 1e6
             on_timer(Z[flow * S[WIDTH] : (flow + 1) * S[WIDTH]], Y, X)
             arm(flow, x)
