@@ -38,6 +38,7 @@ A message says where, what was got, what was wanted and what to do.
 
 from __future__ import annotations
 
+import csv
 import difflib
 import functools
 import signal
@@ -321,6 +322,7 @@ def reading(kind: type[StrettoError], what: str, want: str) -> Iterator[None]:
         SyntaxError,
         TypeError,
         ValueError,
+        csv.Error,
     ) as e:
         said = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
     else:

@@ -259,7 +259,7 @@ def _show(rest: Sequence[str]) -> int:
     if given.run.endswith(".toml"):
         return _show_policy(given)
     kept = _open(given.run)
-    rows = list(kept.rows())
+    rows = kept.rows()
     said = kept.said
     refused = sum(bool(one.verdict.refused) for one in rows)
     title = (
@@ -303,7 +303,7 @@ def _again(verb: str, rest: Sequence[str]) -> tuple[argparse.Namespace, Any, Any
         given.told = dict(told)
         name = told.pop("name")
         made = problem(name, **{k: v for k, v in told.items() if k not in _HOW})
-    except (KeyError, ValueError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise ParseError(f"{given.run}: it does not say what was searched") from None
     if asked and isinstance(made, PolicyProblem):  # answers are kept in the run
         made = WithModel(made, None, kept)
@@ -311,16 +311,13 @@ def _again(verb: str, rest: Sequence[str]) -> tuple[argparse.Namespace, Any, Any
 
 
 def _resume(rest: Sequence[str]) -> int:
-    from stretto.search.evolve import Settings, search
+    from stretto.search.evolve import search
 
     given, kept, made = _again("resume", rest)
-    said = kept.said
-    settings = Settings(
-        evals=int(said["evals"]), seed=int(said["seed"]), islands=int(said["islands"])
-    )
+    settings = kept.settings
     with _judges(given.told, settings.seed, _DEADLINE_S) as judge:
         found = search(made, settings, run=kept, judge=judge)
-    _print(said["problem"], found, given)
+    _print(made.name, found, given)
     return 0
 
 
@@ -329,7 +326,7 @@ def _replay(rest: Sequence[str]) -> int:
 
     given, kept, made = _again("replay", rest)
     differ = replay(made, kept)
-    rows = [{"verdicts": sum(1 for _ in kept.rows()), "differ": differ}]
+    rows = [{"verdicts": len(kept.rows()), "differ": differ}]
     print_rows(given, rows)
     return int(differ > 0)
 
@@ -339,7 +336,7 @@ def _compare(rest: Sequence[str]) -> int:
 
     given = _plain("compare", rest, "first", "second")
     marks = (10, 30, 100, 300, 1000, 3000, 10000)
-    runs = {path: list(_open(path).rows()) for path in (given.first, given.second)}
+    runs = {path: _open(path).rows() for path in (given.first, given.second)}
     rows = []
     for mark in marks:
         row: dict[str, Any] = {"evaluations": mark}

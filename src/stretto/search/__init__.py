@@ -62,10 +62,6 @@ def replay(what: Problem[Any], run: SearchRun) -> int:
 
     Where judges measure, they always do: then only what is asked is compared.
     """
-    said = run.said
-    kinds = {"evals": int, "seed": int, "islands": int, "brood": int, "members": int}
-    given = {key: kind(said[key]) for key, kind in kinds.items()}
-    settings = Settings(**given, explore=float(said["explore"]))
-    again = _search(what, settings)
+    again = _search(what, run.settings)
     pairs = zip(run.rows(), again.run.rows(), strict=False)
     return sum(repr(old.verdict) != repr(new.verdict) for old, new in pairs)  # nan, too

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError, ParseError, UnknownNameError
+from stretto.errors import CallError, ParseError, UnknownNameError, reading
 from stretto.search.language import TRUTH, MachineCode, Term, code_of, parse, value_of
 from stretto.search.language.machine import DEEPEST
 
@@ -34,6 +34,8 @@ Configuration: TypeAlias = tuple[tuple[str, Value], ...]
 """The knobs that count, with their values, in the order of the space."""
 
 _TRIES = 2000
+_MOST = 1e300
+"""The largest number of a space, as in the language of what must hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +226,16 @@ def _size(value: Value) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+def _is_number(value: Any) -> bool:
+    """Return whether that is a number with which one can reckon on."""
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_one and abs(value) <= _MOST
+
+
 def load_space(path: Path) -> Space:
     """Return the space of a TOML file; ParseError names the knob and what is wrong."""
-    try:
-        told = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ParseError(f"{path}: {e}") from None
+    with reading(ParseError, str(path), "TOML with a table [knobs]"):
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
     knobs = told.get("knobs")
     if not isinstance(knobs, dict) or not knobs:
         raise ParseError(f"{path}: want a table [knobs] with a knob or more")
@@ -275,7 +281,8 @@ def _knob(path: Path, name: str, said: Any, before: Sequence[Knob]) -> Knob:
     if "values" in said:
         values = said["values"]
         fits = isinstance(values, list) and values
-        if not fits or not all(isinstance(v, str | bool | int | float) for v in values):
+        plain = str, bool, float
+        if not fits or not all(isinstance(v, plain) or _is_number(v) for v in values):
             raise wrong("values: want a list of words, numbers, true and false")
         if len(set(map(_said, values))) != len(values) or any(
             not _said(v) or set(_said(v)) & set(" \t\n=") for v in values
@@ -283,8 +290,8 @@ def _knob(path: Path, name: str, said: Any, before: Sequence[Knob]) -> Knob:
             raise wrong("values: want each once, without blanks and =")
         return Knob(name, tuple(values), when=conditions)
     low, high = said.get("low", math.nan), said.get("high", math.nan)
-    if not all(isinstance(v, int | float) and math.isfinite(v) for v in (low, high)):
-        raise wrong("want values, or low and high")
+    if not _is_number(low) or not _is_number(high):
+        raise wrong(f"want values, or low and high, numbers up to {_MOST:g}")
     log, whole = bool(said.get("log")), bool(said.get("whole"))
     if not float(low) < float(high) or (log and float(low) <= 0):
         raise wrong(f"low={low}, high={high}: want low < high{', above 0' * log}")

@@ -10,13 +10,13 @@ import contextlib
 import json
 import sqlite3
 import weakref
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import ParseError
-from stretto.search.evolve.loop import Trial
+from stretto.errors import ParseError, reading
+from stretto.search.evolve.loop import Settings, Trial
 from stretto.search.evolve.problem import Verdict
 
 __all__ = ["Judged", "SearchRun"]
@@ -30,6 +30,12 @@ create table judged (
   primary key (number, rung)) without rowid;
 create table answers (digest text primary key, answer text) without rowid;
 """
+_NUMBER = float, type(None)
+_KINDS = (
+    int, int, str, str, str, int, int, _NUMBER, _NUMBER, _NUMBER, str, str
+)  # fmt: skip
+"""What stands in each column of `judged`."""
+_WANT = "a file of `stretto search`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class SearchRun:
     def __init__(self, path: str | Path = ":memory:") -> None:
         """Open a file that holds a search, or make it."""
         self.path = str(path)
-        try:
+        with self._reading():
             self._file = sqlite3.connect(self.path, isolation_level=None)
             weakref.finalize(self, self._file.close)  # also where what follows fails
             self._file.execute("pragma synchronous = off")  # the process may die
@@ -58,8 +64,15 @@ class SearchRun:
                 self.say(version=_VERSION)
             elif "judged" not in held or self.said.get("version") != _VERSION:
                 raise ParseError(f"{path}: no search, or one of another version")
-        except sqlite3.DatabaseError as e:
-            raise ParseError(f"{path}: {e}: want a file of `stretto search`") from None
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say as one error whatever a file does that is damaged, or not ours."""
+        try:
+            with reading(ParseError, self.path, _WANT):
+                yield
+        except sqlite3.Error as e:
+            raise ParseError(f"{self.path}: {e}; want {_WANT}") from None
 
     def close(self) -> None:
         """Close the file."""
@@ -68,15 +81,29 @@ class SearchRun:
     @property
     def said(self) -> dict[str, str]:
         """What is said of the whole: the problem, its settings, in the end the best."""
-        return dict(self._file.execute("select key, value from said"))
+        with self._reading():
+            rows = self._file.execute("select key, value from said").fetchall()
+            for row in rows:
+                _check(row, (str, str))
+            return dict(rows)
+
+    @property
+    def settings(self) -> Settings:
+        """How it was searched."""
+        said = self.said
+        with self._reading():
+            kinds = {key: type(one) for key, one in asdict(Settings()).items()}
+            given: dict[str, Any] = {k: kind(said[k]) for k, kind in kinds.items()}
+            return Settings(**given)
 
     def say(self, **what: str) -> None:
         """Write what has not been said, and nothing where all of it has."""
         held = self.said
         if new := [(k, v) for k, v in what.items() if held.get(k) != v]:
-            self._file.execute("begin")
-            self._file.executemany("insert or replace into said values (?, ?)", new)
-            self._file.execute("commit")
+            with self._reading():
+                self._file.execute("begin")
+                self._file.executemany("insert or replace into said values (?, ?)", new)
+                self._file.execute("commit")
 
     def begin(self, said: Mapping[str, str]) -> None:
         """Say what is searched; ParseError where another search is in the file."""
@@ -100,39 +127,56 @@ class SearchRun:
             verdict.cost, verdict.low, verdict.high, verdict.refused,
             json.dumps(dict(verdict.facts), sort_keys=True),
         )  # fmt: skip
-        self._file.execute(f"insert into judged values ({', '.join('?' * 12)})", row)
+        with self._reading():
+            marks = ", ".join("?" * len(row))
+            self._file.execute(f"insert into judged values ({marks})", row)
 
-    def rows(self) -> Iterator[Judged]:
-        """Yield all verdicts, in the order in which they were asked for."""
-        found = self._file.execute(
-            "select * from judged order by generation, rung, number"
-        )
-        for number, rung, text, way, parents, island, generation, *rest in found:
-            cost, low, high, refused, facts = rest
-            yield Judged(
-                Trial(number, text, rung, way, tuple(map(int, parents.split())), island,
-                      generation),
-                Verdict(_number(cost), _number(low), _number(high), refused,
-                        json.loads(facts)),
-            )  # fmt: skip
+    def rows(self) -> Sequence[Judged]:
+        """Return all verdicts, in the order in which they were asked for."""
+        with self._reading():
+            every = "select * from judged order by generation, rung, number"
+            return [_judged(row) for row in self._file.execute(every)]
 
     def answer(self, digest: str) -> str | None:
         """Return what a model answered to a question, if it was asked."""
-        found = self._file.execute(
-            "select answer from answers where digest = ?", (digest,)
-        ).fetchone()
+        with self._reading():
+            found = self._file.execute(
+                "select answer from answers where digest = ?", (digest,)
+            ).fetchone()
         return str(found[0]) if found else None
 
     def answered(self, digest: str, answer: str) -> None:
         """Keep a model's answer: who searches again need not ask."""
-        self._file.execute(
-            "insert or ignore into answers values (?, ?)", (digest, answer)
-        )
+        with self._reading():
+            self._file.execute(
+                "insert or ignore into answers values (?, ?)", (digest, answer)
+            )
 
     def copy(self, path: str | Path) -> None:
         """Write this run into another file."""
         with contextlib.closing(sqlite3.connect(path)) as other:
             self._file.backup(other)
+
+
+def _check(row: Sequence[Any], kinds: Sequence[Any]) -> None:
+    """Raise unless a row of a table has a value of each kind, and no more."""
+    for value, kind in zip(row, kinds, strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"{str(value)[:40]!r} in a table where it cannot be")
+
+
+def _judged(row: Sequence[Any]) -> Judged:
+    """Return a candidate, and what was said of it, as a row has them."""
+    _check(row, _KINDS)
+    number, rung, text, way, parents, island, generation, *rest = row
+    cost, low, high, refused, spelled = rest
+    facts = json.loads(spelled)
+    _check([facts], [dict])
+    made = tuple(map(int, parents.split()))
+    return Judged(
+        Trial(number, text, rung, way, made, island, generation),
+        Verdict(_number(cost), _number(low), _number(high), refused, facts),
+    )
 
 
 def _number(value: Any) -> float:

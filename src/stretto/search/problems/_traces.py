@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import ParseError
+from stretto.errors import ParseError, reading
 
 __all__ = ["RequestTrace", "load_trace", "sampled"]
 
@@ -59,7 +59,8 @@ def load_trace(path: Path) -> RequestTrace:
     if not data:
         raise ParseError(f"{path}: want a trace of 1 byte to {_MOST_BYTES >> 30} GB")
     if path.suffix.lower() in (".csv", ".txt"):
-        return _from_csv(path, data)
+        with reading(ParseError, str(path), "lines of time,id,size"):
+            return _from_csv(path, data)
     whole, rest = divmod(len(data), _ORACLE.itemsize)
     if rest:
         raise ParseError(
@@ -78,11 +79,8 @@ def load_trace(path: Path) -> RequestTrace:
 
 def _from_csv(path: Path, data: bytes) -> RequestTrace:
     """Return a trace of lines `time,id,size`, or of those columns by their names."""
-    try:
-        lines = csv.reader(io.StringIO(data.decode()))
-        head = [word.strip().lower() for word in next(lines)]
-    except (UnicodeDecodeError, csv.Error) as e:
-        raise ParseError(f"{path}: {e}") from None
+    lines = csv.reader(io.StringIO(data.decode()))
+    head = [word.strip().lower() for word in next(lines)]
     named = any(word in ("id", "obj_id", "key") for word in head)
     at_id = next((head.index(w) for w in ("id", "obj_id", "key") if w in head), 1)
     at_size = next(

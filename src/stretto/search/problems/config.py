@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stretto.errors import CallError, ParseError, StrettoError
+from stretto.errors import CallError, ParseError, StrettoError, reading
 from stretto.search.evolve.problem import Problem, Verdict
 from stretto.search.scout import scout
 from stretto.search.spaces import Configuration, Space, load_space
@@ -53,6 +53,11 @@ class ConfigProblem(Problem[Configuration]):
             raise CallError(f"deadline_s={deadline_s}: want seconds, above 0")
         self._deadline_s = deadline_s
         self._objectives = [o for o in (cheap, objective) if o]
+        for one in self._objectives:
+            if isinstance(one, str) and not _words(one):
+                raise CallError(
+                    f"objective {one[:80]!r}: want a command, or a function"
+                )
         self._table = _table(Path(recorded), self.space) if recorded else {}
         self.rungs = ("cheap", "true") if cheap else ("true",)
 
@@ -104,7 +109,7 @@ class ConfigProblem(Problem[Configuration]):
         given = {name: _said(value) for name, value in candidate}
         args = [f"--{name}={value}" for name, value in given.items()]
         words: list[str] = []
-        for word in shlex.split(command):
+        for word in _words(command):
             if word == "{args}":
                 words += args
                 continue
@@ -154,6 +159,14 @@ def _heard(status: int, out: bytes, err: bytes) -> Verdict:
     return Verdict.of(found)
 
 
+def _words(command: str) -> list[str]:
+    """Return the words of a command; none where it cannot be cut into words."""
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quotation that does not end
+        return []
+
+
 def _said(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -161,7 +174,10 @@ def _said(value: Any) -> str:
 def _table(path: Path, space: Space) -> dict[str, float]:
     """Return what a recorded table says: a column for each knob, and one `cost`."""
     found: dict[str, float] = {}
-    with path.open(newline="") as file:
+    with (
+        reading(ParseError, str(path), "CSV"),
+        path.open(encoding="utf-8", newline="") as file,
+    ):
         rows = csv.DictReader(file)
         names = [k.name for k in space.knobs]
         if missing := [n for n in (*names, "cost") if n not in (rows.fieldnames or ())]:
@@ -172,7 +188,7 @@ def _table(path: Path, space: Space) -> dict[str, float]:
             text = " ".join(f"{n}={row[n]}" for n in names if row[n])
             try:
                 found[space.spell(space.parse(text))] = float(row["cost"])
-            except (ValueError, StrettoError) as e:
+            except (TypeError, ValueError, StrettoError) as e:
                 raise ParseError(f"{path}:{number}: {e}") from None
     if not found:
         raise ParseError(f"{path}: no rows")
