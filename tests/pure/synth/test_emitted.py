@@ -111,6 +111,29 @@ def test_files_that_list_every_move(golden, group):
     golden("\n".join(texts(group, 1, lambda s: replace(s, listed=True))))
 
 
+FORMS = {
+    "loops": lambda s: s,
+    "listed": lambda s: replace(s, listed=True),
+    "waves": lambda s: in_waves(s, Fraction(10**9)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize("group", [(0, 1, 2), (0, 2)], ids=["all", "some"])
+@pytest.mark.parametrize("pieces", [0, 1, 2, 3, 6])
+def test_pieces_of_many_chunks_wait_whole(group, collective, form, pieces):
+    """What waits in scratch is as long as what is moved, however a vector is cut."""
+    network = replace(line(3), members=group)
+    demand = Demand(
+        collective=collective, network=network, nbytes=1, split=6,
+        root=group[-1], pieces=pieces,
+    )  # fmt: skip
+    schedule = FORMS[form](along_the_line(demand, trivial(network)))
+
+    assert verify(build(emit(schedule, "it"), schedule))
+
+
 def test_files_that_loop_over_waves(golden):
     """A way is a row, however many pieces go it; what is irregular stays so."""
     golden("\n".join(texts((0, 1, 2), 5, lambda s: in_waves(s, Fraction(10**9)))))

@@ -12,8 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from stretto.synth.emit.collectives import Body
-from stretto.synth.emit.loops import fetched, indented, only_root, stored
-from stretto.synth.emit.tables import OUTPUT, RankNames, Slots, TableRow, belongs
+from stretto.synth.emit.loops import (
+    fetched,
+    indented,
+    only_root,
+    relay_slot,
+    stored,
+)
+from stretto.synth.emit.tables import (
+    OUTPUT,
+    RankNames,
+    Slots,
+    TableRow,
+    belongs,
+    width_of,
+)
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import trivial
 from stretto.synth.schedules.schedule import Demand, TimedMove, TimedSchedule
@@ -129,8 +142,8 @@ def _rows(schedule: TimedSchedule, slots: Slots) -> Iterator[_Entry]:
 def _loop(demand: Demand, room: int, *, ways: bool, meets: bool) -> Iterator[str]:
     """Yield the loop over the moves."""
     source, target = _ends(demand)
-    relay = f'scratch("relay", {max(1, room)})'
-    slot = f"{relay}[held]" if room else ""
+    width = width_of(demand)
+    slot = relay_slot(room, width)
     adds = ", adds" * demand.combines
     yield f"for chunk, src_, dst_, held, kept{adds}, way in MOVES:"
     lines = ["src, dst = ranks[src_], ranks[dst_]"]
@@ -138,8 +151,7 @@ def _loop(demand: Demand, room: int, *, ways: bool, meets: bool) -> Iterator[str
     if ways:
         lines += ["if way >= 0:", "    data = data.via(*WAYS[way])"]
     if demand.combines:
-        relay = relay if room else ""
-        lines += _added(demand, source, target, relay, meets=meets)
+        lines += _added(demand, source, target, slot, width, meets=meets)
     else:
         lines += stored(f"dst.output[{target}]", slot)
     yield from indented(lines)
@@ -181,8 +193,7 @@ def _ends(demand: Demand) -> tuple[str, str]:
         case "scatter":
             return "src.input[chunk]", "chunk % K"
         case "broadcast" | "reduce":
-            if demand.pieces and demand.pieces != n * k:
-                w = n * k // demand.pieces
+            if (w := width_of(demand)) > 1:
                 at = f"chunk * {w} : chunk * {w} + {w}"
                 return f"src.input[{at}]", at
             return "src.input[chunk]", "chunk"
@@ -193,15 +204,17 @@ def _ends(demand: Demand) -> tuple[str, str]:
 
 
 def _added(
-    demand: Demand, source: str, target: str, relay: str, *, meets: bool
+    demand: Demand, source: str, target: str, slot: str, width: int, *, meets: bool
 ) -> Iterator[str]:
     """Yield the lines that add what came to what is there."""
     own = source.replace("src.", "dst.")
     low, colon, high = target.partition(" : ")
     at = f"slice({low}, {high})" if colon else target
-    if relay:
-        yield f"there = dst.{relay} if kept >= 0 else dst.output"
-        yield f"at = kept if kept >= 0 else {at}"
+    if slot:
+        scratch = slot.partition("[")[0]
+        kept = "kept" if width == 1 else f"slice(kept * {width}, (kept + 1) * {width})"
+        yield f"there = dst.{scratch} if kept >= 0 else dst.output"
+        yield f"at = {kept} if kept >= 0 else {at}"
     else:
         yield f"there, at = dst.output, {at}"
     only_members = "" if RankNames(demand).whole else " if dst in MEMBERS else data"
