@@ -265,7 +265,7 @@ def _packets(
             traffic=traffic,
         )  # fmt: skip
         counts = traffic.counts()
-        fullest = max(counts, key=lambda c: c.max_queue)
+        fullest = max(counts, key=lambda c: c.max_queue, default=None)
         row: dict[str, Any] = {
             "size": spell_size(nbytes),
             "cc": control.name,
@@ -275,8 +275,8 @@ def _packets(
             "marks": round(sum(c.marks for c in counts)),
             "pauses": sum(c.pauses for c in counts),
             "drops": sum(c.drops for c in counts),
-            "max_queue": round(fullest.max_queue),
-            "at": fullest.name if fullest.max_queue else "",
+            "max_queue": round(fullest.max_queue) if fullest else 0,
+            "at": fullest.name if fullest and fullest.max_queue else "",
         }
         if args.json:
             row |= {"nbytes": nbytes, "schedule": str(plan.schedule)}

@@ -35,6 +35,19 @@ def test_a_plan_runs_on_packets_under_every_control_asked_for(stretto, monkeypat
     assert all(row["links"] and not row["drops"] for row in rows)
 
 
+@pytest.mark.parametrize("nbytes", ["0", "1", "64K"])
+def test_one_rank_alone_sends_no_packets(stretto, tmp_path, nbytes):
+    """A machine without a link has no queue, and a call takes what it takes there."""
+    (tmp_path / "one.toml").write_text('about = "one"\nkind = "cpu"\nranks = 1\n')
+    words = ("--machine", str(tmp_path / "one.toml"), "--size", nbytes, "--json")
+    status, out, _ = stretto(
+        "simulate", "all_gather/one_shot", *words, "--network", "packet"
+    )
+
+    assert 0 == status
+    assert [[0, ""]] == [[r["max_queue"], r["at"]] for r in json.loads(out)["rows"]]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -1,12 +1,25 @@
 """Faults of a machine raise what the runtime would, naming rank, peer and step."""
 
+import re
+
 import pytest
 
 from stretto import topology
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CollectiveTimeout, PeerLost
 from stretto.executors.sim import simulate
+from stretto.program import algorithms
 
 ARGS = {"nbytes": 1 << 16}
+SCHEDULES = (
+    "push packets staged",
+    "push bulk staged",
+    "pull bulk staged",
+    "pull bulk zero_copy",
+    "push engine zero_copy",
+)
 
 
 @pytest.mark.parametrize("schedule", ["push packets staged", "push bulk staged"])
@@ -61,6 +74,33 @@ def test_a_link_too_slow_for_the_deadline_times_out(small):
         match=r"rank 3 waits in step 2 \(wait r2.0 n=1\) for rank 2, not come after",
     ):
         simulate(plan, m, deadline_us=500.0, **ARGS)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", algorithms.names())
+def test_whatever_keeps_a_call_from_its_end_is_named(small, name, schedule):
+    """No message says that a call takes less than its deadline, and none is silent."""
+    if algorithms.get(name).refuses(2):
+        return
+    params = {"pairs": ((0, 1), (1, 0))} if name.startswith("permute") else {}
+    program = verify(algorithms.get(name).build(2, **params))
+    plan = verify_plan(lower(program, Schedule.parse(schedule)), program)
+    far = [small.link(0, 1, latency=1e9), small.link(1, 0, latency=1e9)]
+    whole = small.full(2)
+    for machine in (
+        small.machine(2, far),
+        whole.degraded(slow={"0->1": 1e9, "1->0": 1e9}),
+        whole.degraded(dead_links=["0->1", "1->0"]),
+        whole.degraded(dead_links=["1->0"]),
+    ):
+        try:
+            found = simulate(plan, machine, nbytes=1 << 20, deadline_us=500.0)
+        except CollectiveTimeout as e:
+            takes = re.search(r"takes ([0-9.]+) us; the deadline is 500", str(e))
+            stuck = re.search(r"rank [01] (waits|is still) in step", str(e))
+            assert stuck if takes is None else float(takes[1]) > 500
+        else:
+            assert found.time_us <= 500
 
 
 def test_a_long_call_of_many_tiles_times_out_as_a_whole(small):

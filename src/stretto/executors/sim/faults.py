@@ -38,17 +38,24 @@ def explain(
     if waiting:
         lane, peer = waiting[0]
         return CollectiveTimeout(f"{_where(engine, lane)} for rank {peer}, {late}")
+    for lane in engine.alive():
+        if lane.epoch < engine.epochs:  # its own data are under way, or have no way
+            late = f" after {deadline_us:g} us"
+            if engine.cut:
+                src, dst = next(iter(engine.cut))
+                late = f": rank {src} has no way to rank {dst}"
+            return CollectiveTimeout(f"{_where(engine, lane, 'is still')}{late}")
     return CollectiveTimeout(
         f"{engine.plan.name}: takes {time_us:.1f} us; the deadline is {deadline_us:g}"
     )
 
 
-def _where(engine: Simulator, lane: SimulatedLane) -> str:
+def _where(engine: Simulator, lane: SimulatedLane, what: str = "waits") -> str:
     step = lane.steps[lane.at]
     place = engine.plan.place(step)
     told = f"{place}: " if place else ""
     return (
-        f"{told}{engine.plan.name}: rank {lane.rank} waits in step {lane.at} "
+        f"{told}{engine.plan.name}: rank {lane.rank} {what} in step {lane.at} "
         f"({spell_step(lane.rank, step)})"
     )
 
