@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 from stretto._version import __version__
@@ -51,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return 0, 1 when something is wrong, 2 when misused."""
+    _open_streams()
     args, unknown = parser().parse_known_args(argv)
     if unknown:
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -80,6 +82,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return _MISUSED
     return status
+
+
+def _open_streams() -> None:
+    """Give a process that was started without standard streams such as say nothing.
+
+    Else the next file that it opens would take their place, and what it says.
+    """
+    while (held := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(held, True)  # processes that it starts have them, too
+    os.close(held)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            empty = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, empty)
 
 
 def _status(error: StrettoError) -> int:

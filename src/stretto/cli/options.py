@@ -6,10 +6,13 @@ import argparse
 import difflib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 _MOST = (1 << 31) - 1
 _MOST_S = 1e9
+_FILES = "FILE", "RUN", "JOBS", "DAGS", "BENCH.json", "FILE.py:NAME"
+"""What arguments are called that name a file, and are read as text."""
 _NUMBER = re.compile(r"[0-9]{0,12}(?:[0-9]\.?|\.[0-9]{1,20})(?:e-?[0-9]{1,3})?")
 _COUNT = re.compile(r"[0-9]{1,10}")
 
@@ -83,6 +86,15 @@ class CommandParser(argparse.ArgumentParser):
             setattr(found, name, value)
         found.parser = inner
         return found, unknown
+
+    def _get_values(self, action: argparse.Action, words: list[str]) -> Any:
+        """Read what is given; an empty name is no file, and not as if none were given.
+
+        So says who writes `--db "$RUN"` where there is no such variable.
+        """
+        if "" in words and (action.type is Path or action.metavar in _FILES):
+            raise argparse.ArgumentError(action, "''; want the name of a file")
+        return super()._get_values(action, words)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and what may have been meant."""

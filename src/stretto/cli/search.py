@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from stretto.cli.options import CommandParser
 from stretto.cli.output import Progress, add_json, print_json, print_rows
 from stretto.errors import CallError, ParseError, StrettoError
 from stretto.registry import modules
@@ -67,7 +68,7 @@ def _value(name: str, value: Any) -> Any:
 
 def _parser(name: str, kind: Any) -> argparse.ArgumentParser:
     """Return the parser of a problem: what it needs, and what every search takes."""
-    top = argparse.ArgumentParser(f"stretto search {name}", description=kind.__doc__)
+    top = CommandParser(prog=f"stretto search {name}", description=kind.__doc__)
     for key, one in inspect.signature(kind).parameters.items():
         if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is one.empty:
             top.add_argument(key, metavar=key.upper(), help=_said(one.annotation))
@@ -232,7 +233,7 @@ def _missing(kind: Any) -> str:
 
 
 def _plain(verb: str, rest: Sequence[str], *names: str) -> argparse.Namespace:
-    top = argparse.ArgumentParser(f"stretto search {verb}")
+    top = CommandParser(prog=f"stretto search {verb}")
     for name in names:
         top.add_argument(name, metavar=name.upper())
     if verb == "show":

@@ -18,6 +18,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from stretto.fabric.notices import notify
 from stretto.fabric.porch import NO_ROOM
 from stretto.fabric.wire import Descriptor
 
@@ -171,8 +172,7 @@ def exit_words(returncode: int) -> str:
 
 def end_process(why: str) -> None:
     """End this process, whatever it is doing: nobody waits for it any more."""
-    sys.stderr.write(f"stretto: pid {os.getpid()} ends itself: {why}\n")
-    sys.stderr.flush()
+    notify(f"pid {os.getpid()} ends itself: {why}")
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(1.0)
     os._exit(1)

@@ -18,6 +18,7 @@ from stretto import caches
 from stretto.errors import MissingExtraError
 from stretto.fabric.jit import missing, require
 from stretto.fabric.jit.sources import sources_of
+from stretto.fabric.notices import notify
 
 
 def are_kept(*names: str) -> bool:
@@ -77,8 +78,7 @@ def _say(mark: Path) -> None:
         mark.touch(mode=0o600, exist_ok=False)
     except OSError:
         return
-    sys.stderr.write(
-        "stretto: compiling its loops for this processor: 10 to 30 s, once (kept in "
-        f"{mark.parent})\n"
+    notify(
+        "compiling its loops for this processor: 10 to 30 s, once (kept in "
+        f"{mark.parent})"
     )
-    sys.stderr.flush()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -37,6 +36,7 @@ from stretto.fabric.meeting.hosting.ends import Closing, Entrance, RankEnd
 from stretto.fabric.meeting.hosting.rendezvous import Rendezvous
 from stretto.fabric.meeting.last_words import LastWords
 from stretto.fabric.messages import Verdict, Welcome
+from stretto.fabric.notices import notify
 from stretto.fabric.patience import CLOSING_S, MOST_STRANGERS, STRANGER_S
 from stretto.fabric.porch import Entry
 from stretto.fabric.process import most_descriptors, peer_uid, uid_refusal
@@ -100,7 +100,7 @@ class Hub:
     def _fail(self, error: Exception) -> None:
         """Even an error of ours must not leave them waiting."""
         text = f"the rendezvous failed: {type(error).__name__}: {error}"
-        sys.stderr.write(f"stretto: pid {os.getpid()}: {text}\n")
+        notify(f"pid {os.getpid()}: {text}")
         self.refuse_all(text)
         self.loop.stop()
 

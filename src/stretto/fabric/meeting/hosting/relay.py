@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from stretto.fabric.meeting import messages
 from stretto.fabric.meeting.last_words import LastWords
 from stretto.fabric.meeting.messages import Beat, Cut, Offer, Result, Via
 from stretto.fabric.messages import Hello, Lost, Verdict, Welcome
+from stretto.fabric.notices import notify
 from stretto.fabric.patience import CLOSING_S
 from stretto.fabric.porch import Entry
 from stretto.fabric.process import peer_uid, uid_refusal
@@ -112,7 +112,7 @@ class Relay:
     def _fail(self, error: Exception) -> None:
         """Even an error of ours must not leave them waiting."""
         text = f"the relay of this host failed: {type(error).__name__}: {error}"
-        sys.stderr.write(f"stretto: pid {os.getpid()}: {text}\n")
+        notify(f"pid {os.getpid()}: {text}")
         verdict = Verdict(group="", error="RendezvousError", text=text, blamed=())
         for near in self._near.values():
             with suppress(OSError, WireError):
