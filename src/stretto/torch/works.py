@@ -81,6 +81,7 @@ class Started(GroupWork):
         self.is_over = False
         """Whether it has run, well or not."""
         self._error: BaseException | None = None
+        self._ended: Any = None
         self._future: Any = None
 
     def run(self) -> bool:
@@ -106,7 +107,7 @@ class Started(GroupWork):
 
     def tell(self) -> None:
         """Complete the Future; what hangs on it runs here."""
-        _complete(self._future, self._tensors, self._error)
+        self._ended.set_result(None)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when the call has ended; raise what it raised."""
@@ -121,13 +122,24 @@ class Started(GroupWork):
         with _telling:
             if self._future is not None:
                 return self._future
-            self._future = torch.futures.Future()
+            self._ended = torch.futures.Future()
+            self._future = self._ended.then(self._outcome)
             over = self.is_over
         if over:
             self.tell()
         else:
             self._queue.hurry(self)
         return self._future
+
+    def _outcome(self, ended: Any) -> list[Any]:
+        """Return the tensors, or raise: only so is an error one for C++, too.
+
+        What `set_exception` sets is raised in Python alone. DDP's reducer would take
+        it for a list of tensors, and read the first of none.
+        """
+        if self._error is not None:
+            raise self._error
+        return list(self._tensors)
 
     def is_completed(self) -> bool:
         """Return whether the call has ended, well or not."""
@@ -140,15 +152,6 @@ class Started(GroupWork):
     def exception(self) -> BaseException | None:
         """Return what the call raised."""
         return self._error
-
-
-def _complete(future: Any, tensors: Sequence[Any], error: BaseException | None) -> None:
-    if error is None:
-        future.set_result(list(tensors))
-    elif isinstance(error, Exception):
-        future.set_exception(error)
-    else:
-        future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 @untraced

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +74,42 @@ def test_a_dead_rank_is_named_at_once_however_long_the_timeout(tmp_path):
         assert "PeerLost" in kinds, text
         assert "rank 2" in text
         assert took_s < soon(2.3)  # 0.3 of them before it died
+
+
+def train_beside(comm, store, fault):
+    """Train by DDP; the last rank has a fault, the others say what backward raised."""
+    begin(comm, store, timeout_s=2.0 if fault == "late" else 1800)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    for step in range(3):
+        if comm.rank == comm.num_ranks - 1 and step == 2:
+            if fault == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if fault == "raises":
+                raise ValueError("a bad batch")
+            time.sleep(soon(4.0))
+        loss = model(torch.ones(2, 8)).sum()
+        try:
+            loss.backward()
+        except RuntimeError as e:
+            return str(e)
+    return "nothing was raised"
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("dies", "PeerLost: rank 1 died"),
+        ("raises", "PeerLost: rank 1 (ended with ValueError|closed)"),
+        ("late", "CollectiveTimeout: .* rank 1"),
+    ],
+)
+def test_ddp_says_in_backward_what_became_of_a_rank(tmp_path, fault, says):
+    """The reducer asks for the Future in C++, which has to see the error, too."""
+    try:
+        said = stretto.spawn(train_beside, f"{tmp_path}/store", fault, num_ranks=2)[0]
+    except stretto.RankFailed as failed:
+        said = failed.results.get(0, f"rank 0 had no time to say it: {failed}")
+    assert re.search(says, said), said
 
 
 def play(comm, folder, scenes):

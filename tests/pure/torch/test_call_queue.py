@@ -98,6 +98,21 @@ def test_an_error_belongs_to_those_who_wait_for_its_call(queue):
         future.wait()
 
 
+@pytest.mark.parametrize("asked", ["before", "after"])
+def test_a_future_with_an_error_has_it_for_c_plus_plus_too(queue, asked):
+    """DDP's reducer asks what is below Python's Future; so does another Work of it."""
+
+    def fail():
+        raise PeerLost("rank 1 died")
+
+    work = queue.start(fail, [torch.ones(1)])
+    if asked == "after":
+        queue.finish()
+    below = torch._C._distributed_c10d._create_work_from_future(work.get_future())
+    with pytest.raises(RuntimeError, match="PeerLost: rank 1 died"):
+        below.get_future().wait()
+
+
 def test_a_wait_with_a_timeout_ends_in_time_and_may_be_repeated(queue):
     """The call goes on, and a later wait sees its end."""
     gate = threading.Event()
