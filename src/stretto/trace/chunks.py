@@ -26,6 +26,8 @@ _HEAD = struct.Struct("<4sIQQII")
 META, CALLS, STEPS, SAMPLES = 1, 2, 3, 4
 """Kinds of chunks; a reader passes over those that it does not know."""
 TYPES = {CALLS: CALL, STEPS: STEP, SAMPLES: SAMPLE}
+_LATER = frozenset({"delayed"})
+"""Columns that files of before do not have: 0 is read, for not known."""
 MOST_META_BYTES = 64 << 20
 _PLAIN = re.compile("[<|>]?([iu][1248]|f[248])")
 
@@ -144,7 +146,10 @@ def table_of(file: BinaryIO, chunk: FileChunk, name: str, into: Table) -> None:
             file.seek(at)
             into[column] = np.frombuffer(file.read(nbytes), kind)
         at += nbytes
-    missing = set(dtype.names or ()) - {column for column, _ in columns}
+    absent = set(dtype.names or ()) - {column for column, _ in columns}
+    for column in absent & _LATER:
+        into[column] = 0
+    missing = absent - _LATER
     if missing or at != chunk.at + chunk.nbytes:
         what = f"no column {min(missing)!r}" if missing else "columns of another size"
         raise TraceError(f"{where}: {chunk.rows} rows with {what}")

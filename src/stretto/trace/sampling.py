@@ -4,6 +4,11 @@ A thread that writes recordings looks every 20 ms, which costs about 50 us: what
 main thread and all threads used of processors since, what child processes did, and at
 which line of the program the main thread stands. So time between collectives can be
 told apart: computing, or asleep, or waiting for a loader of data; and where.
+
+A thread that looks needs the interpreter's lock, and gets it where the main thread lets
+go of it: at a call of PyTorch, say, however long it computed in Python before. So where
+the main thread computes, the look comes a little later, at a moment drawn by lot, and
+the lock is asked for at once then.
 """
 
 from __future__ import annotations
@@ -11,10 +16,12 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
+import random
 import sys
 import sysconfig
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -23,6 +30,10 @@ import numpy as np
 from stretto.trace.tables import SAMPLE, CodeLine, Table
 
 _MOST_PLACES, _MOST_KEPT, _MOST_TEXT = 4096, 1 << 14, 100
+_PROMPT_S = 1e-5
+"""After so long a thread that computes is asked for the lock, while a line is read."""
+_COMPUTES = 0.25
+"""Of a period; who used less of a processor is seen where it sleeps, at once."""
 _CHILDREN_EVERY = 5
 """Child processes and memory are asked for in every so-many-th sample."""
 _TICK_NS = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1)
@@ -54,7 +65,9 @@ class Sampler:
             used, self._memory = _children_ns(), _memory()
             children, self._children = max(0, used - self._children), used
         self._count += 1
-        place = self._place()
+        period, main, _, delayed = spent
+        with _prompt() if main + delayed > _COMPUTES * period else _AT_ONCE:
+            place = self._place()
         self._rows.append((-1, place, now[0], *spent, children, self._memory))
         del self._rows[:-_MOST_KEPT]
 
@@ -63,12 +76,12 @@ class Sampler:
         rows, self._rows = self._rows, []
         return np.array(rows, SAMPLE), tuple(self._places)
 
-    def _now(self) -> tuple[int, int, int]:
+    def _now(self) -> tuple[int, int, int, int]:
         main = 0
         if self._clock is not None:
             with contextlib.suppress(OSError):
                 main = time.clock_gettime_ns(self._clock)
-        return time.monotonic_ns(), main, time.process_time_ns()
+        return time.monotonic_ns(), main, time.process_time_ns(), _delayed_ns()
 
     def _place(self) -> int:
         """Return where the main thread is: the innermost line of the user's own."""
@@ -86,6 +99,23 @@ class Sampler:
         return self._by_line[key]
 
 
+_AT_ONCE = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _prompt() -> Iterator[None]:
+    """Wait for a moment drawn by lot, then hold the lock soon after it."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_PROMPT_S)
+    prompt = sys.getswitchinterval()
+    try:
+        time.sleep(random.uniform(0, usual))
+        yield
+    finally:
+        if sys.getswitchinterval() == prompt:  # else the program has set it
+            sys.setswitchinterval(usual)
+
+
 def _spelled(frame: FrameType) -> str:
     """Return a line as people name it: the file, the number, what stands there."""
     file = frame.f_code.co_filename
@@ -100,6 +130,15 @@ def _main_clock() -> int | None:
     if ident is None or not hasattr(time, "pthread_getcpuclockid"):
         return None
     return time.pthread_getcpuclockid(ident)
+
+
+def _delayed_ns() -> int:
+    """Return for how long the main thread was ready and had no processor."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pid = os.getpid()
+        said = Path(f"/proc/self/task/{pid}/schedstat").read_text(encoding="ascii")
+        return int(said.split()[1])
+    return 0
 
 
 def _children_ns() -> int:

@@ -90,6 +90,7 @@ SAMPLE = np.dtype(
         ("period", "<i8"),  # since the one before: the others are of that time
         ("main", "<i8"),  # processor time of the main thread
         ("cpu", "<i8"),  # of all threads of the process
+        ("delayed", "<i8"),  # the main thread was ready, and others had the processors
         ("children", "<i8"),  # of its child processes: loaders of data, say
         ("memory", "<i8"),  # bytes of memory that it had, at that time
     ]

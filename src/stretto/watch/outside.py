@@ -17,6 +17,8 @@ from stretto.trace import Recording
 
 _FEW_SAMPLES = 5
 BUSY, IDLE = 0.7, 0.35
+CROWDED = 0.15
+"""Of its time it was ready, and other processes had the processors: that is told."""
 LOADS = 0.25
 """Processors that children use while a rank waits: theirs is its time, busy or not.
 
@@ -34,6 +36,8 @@ class Outside:
     """Processor time of the main thread outside, as a part of that time."""
     cpu: float = 0.0
     """Of all its threads."""
+    delayed: float = 0.0
+    """The main thread was ready and had no processor, as a part of that time."""
     children: float = 0.0
     """Of its child processes, all the time."""
     place: str = ""
@@ -43,9 +47,16 @@ class Outside:
     @property
     def doing(self) -> str:
         """Return in words what it did: sleeping, computing or loading."""
-        if self.main >= BUSY:
+        ready = self.main + self.delayed
+        crowded = self.delayed >= CROWDED
+        if ready > IDLE and crowded:
+            return (
+                f"short of processors: computing for {self.main:.0%} of it, and for "
+                f"{self.delayed:.0%} ready to, while others had them"
+            )
+        if ready >= BUSY:
             return f"computing ({self.main:.0%} of a processor)"
-        if self.main > IDLE:
+        if ready > IDLE:
             return f"computing for {self.main:.0%} of it, and waiting for the rest"
         if self.children >= LOADS:
             return (
@@ -78,7 +89,7 @@ def outside(recording: Recording, rank: int) -> Outside | None:
     parts = np.stack([free, inside.astype(np.float64)], 1)
     shares = [
         float(np.clip(np.linalg.lstsq(parts, samples[name], rcond=None)[0][0], 0, None))
-        for name in ("main", "cpu")
+        for name in ("main", "cpu", "delayed")
     ]
     place, share = _place(recording, rank, samples["place"], free)
     return Outside(
@@ -86,6 +97,7 @@ def outside(recording: Recording, rank: int) -> Outside | None:
         seconds=float(free.sum()) / 1e9,
         main=min(shares[0], 1.0),
         cpu=shares[1],
+        delayed=min(shares[2], 1.0),
         children=float(samples["children"].sum() / max(1, samples["period"].sum())),
         place=place,
         place_share=share,

@@ -106,8 +106,9 @@ class _Writer:
 
     def _counts(self) -> Iterator[bytes]:
         """Yield what each sample says of its time."""
-        for row in self._recording.samples.tolist():
-            rank, _, at, period, main, cpu, _, memory = row
+        columns = ["rank", "time", "period", "main", "cpu", "memory"]
+        for row in self._recording.samples[columns].tolist():
+            rank, at, period, main, cpu, memory = row
             shares = [100 * used // max(1, period) for used in (main, cpu)]
             for number, value in enumerate((*shares, memory >> 20)):
                 track = whole(_TRACK_UUID, _uuid_of_counter(rank, number))

@@ -37,7 +37,7 @@ def made(late, *, calls=40, every=50 * MS, takes=MS, once=None):
     )
 
 
-def sampled(recording, rank, busy, children=0.0):
+def sampled(recording, rank, busy, children=0.0, delayed=0.0):
     """Return it with samples of a rank that uses so much of a processor outside."""
     mine = recording.calls[recording.calls["rank"] == rank]
     period = 5 * MS
@@ -50,6 +50,7 @@ def sampled(recording, rank, busy, children=0.0):
     rows["rank"], rows["time"], rows["period"] = rank, times, period
     rows["main"] = rows["cpu"] = busy * (period - inside) + 0.5 * inside
     rows["children"] = children * period
+    rows["delayed"] = delayed * (period - inside) + 0.3 * inside
     return replace(
         recording, samples=rows, places=(CodeLine(text="train.py:7, work()"),)
     )
@@ -107,19 +108,21 @@ def test_nobody_is_blamed_for_noise():
 
 
 @pytest.mark.parametrize(
-    ("busy", "children", "doing"),
+    ("busy", "children", "delayed", "doing"),
     [
-        (0.02, 0.0, "asleep"),
-        (0.95, 0.0, "computing"),
-        (0.03, 1.9, "loaders of data"),
-        (0.2, 0.46, "loaders of data"),
-        (0.2, 0.1, "asleep"),
-        (0.5, 0.0, "computing for 50%"),
+        (0.02, 0.0, 0.0, "asleep"),
+        (0.95, 0.0, 0.04, "computing (95%"),
+        (0.03, 1.9, 0.0, "loaders of data"),
+        (0.2, 0.46, 0.0, "loaders of data"),
+        (0.2, 0.1, 0.1, "asleep"),
+        (0.5, 0.0, 0.0, "computing for 50%"),
+        (0.29, 0.0, 0.6, "short of processors: computing for 29% of it, and for 60%"),
+        (0.75, 0.0, 0.25, "short of processors"),
     ],
 )
-def test_what_it_did_outside_is_told_apart(busy, children, doing):
+def test_what_it_did_outside_is_told_apart(busy, children, delayed, doing):
     """By its processor time outside of calls; in them it spins, and that is no work."""
-    recording = sampled(made([0, 30 * MS, 0, 0]), 1, busy, children)
+    recording = sampled(made([0, 30 * MS, 0, 0]), 1, busy, children, delayed)
     found = outside(recording, 1)
 
     assert doing in found.doing
