@@ -58,6 +58,11 @@ class Machine:
         """Return how many boxes there are."""
         return self.num_ranks // self.ranks_per_box
 
+    def __repr__(self) -> str:
+        """Return it in one line; `topology.render` has all of it."""
+        what = f"{self.num_ranks} {self.kind} ranks, {len(self.links)} links"
+        return f"<Machine {self.name}: {what}, {len(self.switches)} switches>"
+
     @property
     def boxes(self) -> tuple[range, ...]:
         """Return the ranks of every box."""

@@ -5,9 +5,10 @@ A value may be the name of a parameter of the machine's name (`boxes = "boxes"`)
 
 from __future__ import annotations
 
+import difflib
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from stretto.errors import StrettoError, TopologyError
@@ -65,6 +66,10 @@ class Reader:
         name = f"{self.path}.{key}" if self.path else key
         got = _shown(self._table[key]) if key in self._table else "nothing"
         return self._refusal(f"{self.where}, {name}: got {got}; want {want}")
+
+    def among(self, key: str, known: Iterable[str]) -> StrettoError:
+        """Return the error of a name that is none of those known."""
+        return self.wrong(key, _among(str(self._table.get(key)), known))
 
     def __contains__(self, key: str) -> bool:
         return key in self._table
@@ -187,8 +192,17 @@ class Reader:
     def done(self) -> None:
         """Refuse keys that mean nothing here."""
         if unknown := sorted(set(self._table) - self._asked):
-            known = ", ".join(sorted(self._asked))
-            raise self.wrong(unknown[0], f"no such key here, but: {known}")
+            name = f"{self.path}.{unknown[0]}" if self.path else unknown[0]
+            want = _among(unknown[0], self._asked)
+            raise self._refusal(f"{self.where}, {name}: no such key; want {want}")
+
+
+def _among(got: str, known: Iterable[str]) -> str:
+    """Return which names there are, and which is the nearest."""
+    names = sorted(known)
+    near = difflib.get_close_matches(got, names, n=1, cutoff=0.6)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"one of {', '.join(names)}{meant}"
 
 
 def _shown(value: Any) -> str:

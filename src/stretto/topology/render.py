@@ -18,6 +18,7 @@ __all__ = ["draw", "render"]
 
 _BOX, _RADIUS, _NODE = 260.0, 92.0, 13.0
 _DRAWN_BOXES = 8
+_NAMED = 8
 _ALIVE = 'stroke="rgb(90,120,120)"'
 
 
@@ -34,6 +35,7 @@ def render(machine: Machine) -> str:
     lines.append(f"  {m.num_ranks} {m.kind} ranks{boxes}{nics}")
     if m.dead_ranks:
         lines.append(f"  dead ranks: {', '.join(map(str, sorted(m.dead_ranks)))}")
+    lines += [f"  {said}" for said in _cut_off(m)]
     kinds: dict[tuple[str, float, float], list[Link]] = defaultdict(list)
     for link in m.links:
         kinds[_ends(m, link), link.bandwidth_gbytes_per_s, link.latency_us].append(link)
@@ -52,6 +54,29 @@ def render(machine: Machine) -> str:
     if costs:
         lines.append(f"  costs  {', '.join(costs)}")
     return "\n".join(lines) + "\n"
+
+
+def _cut_off(m: Machine) -> Iterator[str]:
+    """Yield which ranks nothing joins with rank 0, one way or the other."""
+    for said, forth in (
+        ("no way from rank 0 to", True),
+        ("no way to rank 0 from", False),
+    ):
+        ways: dict[int, list[int]] = defaultdict(list)
+        for link in m.links:
+            start, end = (link.src, link.dst) if forth else (link.dst, link.src)
+            if link.bandwidth_gbytes_per_s > 0:
+                ways[start].append(end)
+        reached, ahead = {0}, [0]
+        while ahead:
+            new = set(ways[ahead.pop()]) - reached
+            reached |= new
+            ahead += new
+        lost = sorted(set(range(m.num_ranks)) - reached - m.dead_ranks)
+        if lost:
+            more = ", ..." if len(lost) > _NAMED else ""
+            named = ", ".join(map(str, lost[:_NAMED]))
+            yield f"{said} {'ranks' if len(lost) > 1 else 'rank'} {named}{more}"
 
 
 def _ends(m: Machine, link: Link) -> str:

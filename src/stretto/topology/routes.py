@@ -99,7 +99,8 @@ class Router:
         if dst not in best:
             raise TopologyError(
                 f"machine {self._name}: no way from rank {src} to rank {dst};"
-                f" it needs a chain of links that are not dead"
+                f" it needs a chain of links that are not dead, such as by a switch"
+                f" `over` those of both"
             )
         links = tuple(reversed(list(self._walk_back(best, src, dst))))
         relays = tuple(d for d in (self._links[i].dst for i in links) if d < n)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from stretto.errors import TopologyError
@@ -134,19 +135,13 @@ def _add_switch(draft: DraftMachine, reader: Reader, *, boxes: list[list[int]]) 
     """Add a switch for every group of local ranks in each of the sets of boxes.
 
     `groups` is "all", "each" or lists of local ranks; `over` joins the switches of
-    that name instead of ranks, all of them.
+    that name, or of those names, instead of ranks, all of them.
     """
     name, copies = reader.text("name"), reader.flag("copies", False)
     speed = speed_of(reader)
     if "over" in reader:
-        over = reader.text("over")
-        nodes = [
-            draft.num_ranks + index
-            for index, s in enumerate(draft.switches)
-            if s.name.rstrip("0123456789.") == over
-        ]
-        if boxes and not nodes:
-            raise reader.wrong("over", "the name of switches given before")
+        names = _names(reader, "over")
+        nodes = _named(draft, reader, names) if boxes else []
         hubs = [draft.switch(name, copies=copies)] if boxes else []
         for hub, node in itertools.product(hubs, nodes):
             draft.join(node, hub, speed)
@@ -162,6 +157,23 @@ def _add_switch(draft: DraftMachine, reader: Reader, *, boxes: list[list[int]]) 
                 if receives:
                     draft.link(hub, base + i, speed)
     reader.done()
+
+
+def _names(reader: Reader, key: str) -> list[str]:
+    said = reader.raw(key)
+    return [said] if isinstance(said, str) else list(reader.texts(key))
+
+
+def _named(draft: DraftMachine, reader: Reader, wanted: list[str]) -> list[int]:
+    """Return the switches that one is `over`: each of a name, in the order of names."""
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for node, switch in enumerate(draft.switches, draft.num_ranks):
+        for name in {switch.name, switch.name.rstrip("0123456789.")}:
+            by_name[name].append(node)
+    if not wanted or not set(wanted) <= set(by_name):
+        names = ", ".join(by_name) or "none so far"
+        raise reader.wrong("over", f"names of switches given before: {names}")
+    return [node for name in dict.fromkeys(wanted) for node in by_name[name]]
 
 
 def _groups(reader: Reader, size: int) -> list[list[tuple[int, bool, bool]]]:

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from stretto.errors import TopologyError
-from stretto.topology import load
+from stretto import algorithms
+from stretto.errors import CollectiveTimeout, TopologyError
+from stretto.executors.sim import simulate
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.topology import load, render
+from stretto.verify import verify, verify_plan
 
 LISTED = """
 about = "three in a row"
@@ -82,7 +87,11 @@ def test_the_names_in_a_user_s_file_keep_their_defaults(tmp_path):
     [
         ("ranks = 4", "ranks = 4.5", r"box.ranks: got 4.5; want a whole number, 1 or"),
         ("ranks = 4", "", r"box.ranks: got nothing; want a whole number"),
-        ("ranks = 4", "ranks = 4\ngpus = 8", r"box.gpus: got 8; want no such key here"),
+        (
+            "ranks = 4",
+            "ranks = 4\ngpus = 8",
+            r"box.gpus: no such key; want one of meshes, nics",
+        ),
         (
             "[[0, 1]]",
             "[[0, 4]]",
@@ -195,3 +204,79 @@ def test_a_symmetry_is_one(tmp_path):
             path = tmp_path / "ring.toml"
             path.write_text(text)
             assert 2 == len(load(path).symmetries)
+
+
+TWO = """
+about = "four ranks, two to a switch"
+kind = "gpu"
+[box]
+ranks = 4
+[[box.switches]]
+name = "left"
+groups = [[0, 1]]
+bandwidth_gbytes_per_s = 5
+latency_us = 0
+[[box.switches]]
+name = "right"
+groups = [[2, 3]]
+bandwidth_gbytes_per_s = 5
+latency_us = 0
+"""
+TRUNK = """
+[[box.switches]]
+name = "trunk"
+over = ["left", "right"]
+bandwidth_gbytes_per_s = 2
+latency_us = 1
+"""
+
+
+def test_a_switch_may_join_switches_of_several_names(tmp_path):
+    """As it joins those of one name; each is joined once."""
+    path = tmp_path / "two.toml"
+    path.write_text(TWO + TRUNK)
+    m = load(path)
+
+    assert 4 == sum("trunk" in link.name for link in m.links)
+    way = [m.links[i].name for i in m.route(0, 2).links]
+    assert ["0->left", "left->trunk", "trunk->right", "right->2"] == way
+    refused(
+        tmp_path,
+        TWO + TRUNK.replace('"right"]', '"rigth"]'),
+        r"over: got \['left', 'rigth'\]; .*given before: left, right",
+    )
+
+
+def test_ranks_that_nothing_joins_are_told(tmp_path):
+    """By the text of the machine, by its routes, and by a simulation."""
+    path = tmp_path / "two.toml"
+    path.write_text(TWO)
+    m = load(path)
+
+    assert "no way from rank 0 to ranks 2, 3\n" in render(m)
+    assert "no way to rank 0 from ranks 2, 3\n" in render(m)
+    with pytest.raises(TopologyError, match=r"from rank 1 to rank 2.*`over` those"):
+        m.route(1, 2)
+    ring = verify(algorithms.get("all_reduce/ring").build(4))
+    plan = verify_plan(lower(ring, Schedule.parse("push bulk")))
+    with pytest.raises(CollectiveTimeout, match="no chain of links that work"):
+        simulate(plan, m, nbytes=1024)
+
+
+@pytest.mark.parametrize("key", ["rank", "swiches", "zzz"])
+def test_a_key_that_is_none_is_answered_with_the_nearest(tmp_path, key):
+    """The sentence does not ask for what it refuses."""
+    near = {"rank": "ranks", "swiches": "switches"}.get(key)
+    meant = f"; did you mean {near}\\?$" if near else "$"
+    refused(
+        tmp_path,
+        BOX.replace("ranks = 4", f"ranks = 4\n{key} = 1"),
+        f"box.{key}: no such key; want one of meshes, nics, ranks, switches{meant}",
+    )
+
+
+def test_a_machine_is_one_line_where_it_is_shown():
+    """A notebook is not flooded with a thousand links."""
+    said = repr(load("dgx_h100x128"))
+    assert said.startswith("<Machine dgx_h100x128: 1024 gpu ranks, ")
+    assert len(said) < 100

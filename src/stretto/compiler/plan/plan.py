@@ -168,6 +168,10 @@ class Plan:
         """Take the digest that this very text is known to have."""
         self._digest[:] = [digest]
 
+    def __repr__(self) -> str:
+        """Return what it is, in one line; `str` is all of it."""
+        return f"<Plan {self.summary}>"
+
     def __str__(self) -> str:
         """Return the text form, which `plan.parse_plan` reads back."""
         return "\n".join(_lines(self)) + "\n"

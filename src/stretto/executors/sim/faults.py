@@ -26,7 +26,7 @@ def explain(
             if (peer, lane.rank) == (src, dst):
                 return CollectiveTimeout(
                     f"{_where(engine, lane)} for rank {peer}, which has no way to it: "
-                    f"all links between them are dead"
+                    f"no chain of links that work leads from it to rank {lane.rank}"
                 )
     late = f"not come after {deadline_us:g} us"
     if engine.cut:

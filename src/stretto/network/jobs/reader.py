@@ -85,8 +85,8 @@ def _job(table: Reader, name: str) -> Job:
             raise table.wrong("steps", "steps or a profile, not both")
         try:
             model = profiles.profile(home)
-        except UnknownNameError as e:
-            raise table.wrong("profile", str(e)) from None
+        except UnknownNameError:
+            raise table.among("profile", profiles.names()) from None
     name = table.text("name", name)
     ranks = table.integers("ranks") if "ranks" in table else ()
     workers = table.integer(

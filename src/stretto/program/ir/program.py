@@ -119,6 +119,10 @@ class Program:
         """Hash what the text says."""
         return hash((self.name, self.num_ranks, self.split, self.ops))
 
+    def __repr__(self) -> str:
+        """Return what it is, in one line; `str` is all of it."""
+        return f"<Program {self.summary}>"
+
     def __str__(self) -> str:
         """Return the text form, which `parse_program` reads back."""
         return "\n".join(_lines(self)) + "\n"
