@@ -299,6 +299,13 @@ class UnknownNameError(StrettoError):
         return cls(f"no {kind} named {said};{asked} known: {told}{more}")
 
 
+def refuse_other(where: str, got: object, kind: type, want: str) -> None:
+    """Raise where something of another kind was given than is wanted."""
+    if not isinstance(got, kind):
+        said = f"a {type(got).__name__}" if got is not None else "None"
+        raise CallError(f"{where}: got {said}; want {want}")
+
+
 @contextmanager
 def reading(kind: type[StrettoError], what: str, want: str) -> Iterator[None]:
     """Say as one error of ours what any text may do to its reader.

@@ -18,7 +18,7 @@ from stretto.compiler.lower.placement import place_values
 from stretto.compiler.lower.sync import synchronise
 from stretto.compiler.lower.values import follow_values
 from stretto.compiler.plan import Plan, Schedule, Way, settled_hosts
-from stretto.errors import CallError
+from stretto.errors import CallError, refuse_other
 from stretto.program import collectives
 from stretto.program.collectives import Shape
 from stretto.program.ir import Program, Verified, undisturbed
@@ -39,7 +39,10 @@ def lower(
     are put into staging, followed by a signal, whatever protocol the schedule names;
     one that pulls, or touches callers' memory, between hosts is refused.
     """
-    program = verified.value
+    proved = "a program that was proved, as verify(program) is"
+    refuse_other("lower", verified, Verified, proved)
+    refuse_other("lower", program := verified.value, Program, proved)
+    refuse_other("lower", schedule, Schedule, 'a Schedule, as Schedule.parse("push")')
     _refuse(schedule)
     kind = collectives.get(program.collective)
     shape = Shape.of(program)

@@ -40,7 +40,7 @@ from stretto.compiler.verify.results import Results
 from stretto.compiler.verify.running import SymbolicRun
 from stretto.compiler.verify.shape import check_shape
 from stretto.compiler.verify.values import Values
-from stretto.errors import PlanError, StrettoError
+from stretto.errors import PlanError, StrettoError, refuse_other
 from stretto.program.ir import Program, Verified, undisturbed
 
 
@@ -62,6 +62,7 @@ def verify_plan(
     then each thread loads all that is read at its elements and stores; `in_any_order`:
     each move runs by itself, before or after the others.
     """
+    refuse_other("verify_plan", plan, Plan, "a plan, as lower(verify(program), ...) is")
     values = Values(plan.num_ranks)
     want: Meaning | None = None
     if means is not None:

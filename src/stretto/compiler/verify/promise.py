@@ -16,7 +16,7 @@ from stretto.compiler.verify.culprit import (
     explain_value,
     unwritten,
 )
-from stretto.errors import BoundsError, PromiseError, UndefinedError
+from stretto.errors import BoundsError, PromiseError, UndefinedError, refuse_other
 from stretto.program import collectives
 from stretto.program.collectives import Shape, SymbolRun
 from stretto.program.ir import (
@@ -41,6 +41,7 @@ Sizes = list[tuple[int, int, int]]
 @undisturbed
 def verify(program: Program) -> Verified[Program]:
     """Return the program as proved, or raise what is wrong with it and where."""
+    refuse_other("verify", program, Program, "a program, such as algorithm.build(4)")
     return Verified(_Proof(program).run())
 
 

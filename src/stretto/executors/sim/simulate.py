@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto.compiler.plan import Plan, Verified, layout
-from stretto.errors import CallError
+from stretto.errors import CallError, refuse_other
 from stretto.executors.sim.faults import explain
 from stretto.executors.sim.result import (
     Simulation,
@@ -46,7 +46,10 @@ def simulate(
     `deadline_us`, raise what the runtime would: `PeerLost` or `CollectiveTimeout`.
     `traffic` carries the bytes: a new engine of `topology.traffic`, flows if none.
     """
-    p = plan.value
+    proved = "a plan that was proved, as verify_plan(plan) is"
+    refuse_other("simulate", plan, Verified, proved)
+    refuse_other("simulate", p := plan.value, Plan, proved)
+    refuse_other("simulate", machine, Machine, "a machine: topology.load(name)")
     at = tuple(ranks) or tuple(range(p.num_ranks))
     _check_places(p, machine, at)
     sizes = _sizes(p, nbytes, itemsize, counts)
