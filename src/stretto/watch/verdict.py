@@ -153,10 +153,10 @@ def _exposed(summary: Summary) -> Iterator[Sentence]:
         return
     length = sum(row.total_s for row in summary.rows)
     waits = sum(row.wait_us * row.timed for row in summary.rows) / 1e6
-    text = f"Ranks waited in calls for {float(np.median(shares)):.0%} of their time"
+    text = f"Ranks spent {float(np.median(shares)):.0%} of their time in calls"
     if length and summary.holdup.meetings:
         part = min(1.0, waits / length)
-        text += f"; {part:.0%} of that was for the last rank to come"
+        text += f"; {part:.0%} of that waiting for the last rank to come"
     yield Sentence("exposed", f"{text}.")
 
 

@@ -36,6 +36,26 @@ def test_narrow_pages_do_not_overflow(page, server):
         page.size(1280, 900)
 
 
+def test_long_names_are_broken_where_a_page_is_narrow(page, tmp_path):
+    """Parts of steps are named by programs, without a blank for a whole line."""
+    made = recording(4, 9)
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__.of_a_program"
+    kinds = tuple(replace(kind, collective=name) for kind in made.kinds)
+    path = tmp_path / "long.trace"
+    write(path, replace(made, kinds=kinds))
+    server = serve(NamedInputs(recordings=(path,)))
+    page.size(*NARROW)
+    try:
+        for view in ("overview", "timeline", "lateness"):
+            opened(page, server, view)
+            drawn(page)
+            wide = page.run("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, f"{view} is {wide} pixels wider than the window"
+    finally:
+        page.size(1280, 900)
+        end(page, server)
+
+
 def test_what_is_missing_is_said_first(page, tmp_path):
     """Which option records it, too, beneath the heading; nothing empty is drawn."""
     path = tmp_path / "calls.trace"

@@ -240,6 +240,19 @@ def test_a_split_is_a_whole_number(split):
         algorithm("all_reduce/x")(plus).build(3, split=split)
 
 
+@pytest.mark.parametrize("side", ["input", "output", "others"])
+def test_a_number_is_no_rank_and_says_how_it_becomes_one(side):
+    """Ranks are numbers; what is computed from them is a number alone."""
+
+    def neighbours(ranks):
+        for r in ranks:
+            getattr(r ^ 1, side)
+
+    want = rf"1 is a number and no rank; want ranks\[1\]\.{side}"
+    with pytest.raises(ProgramError, match=want):
+        algorithm("all_reduce/x")(neighbours).build(4)
+
+
 @pytest.mark.parametrize("ranks", [1.5, True, "3", None])
 def test_ranks_are_a_whole_number(ranks):
     """Nothing is rounded."""

@@ -47,6 +47,7 @@ def test_it_has_parts_calls_and_curves():
     assert [0.25] == found["curve"].tolist()
     assert [] == found["notes"]
     assert 8 * 30 == len(shown.index.calls)
+    assert "forward" not in views.get("overview").data(shown, {})["activity"]["names"]
 
 
 def test_a_stretch_of_time_and_a_few_of_many_ranks():

@@ -212,6 +212,8 @@ class Algorithm:
             if is_interruption(e):
                 raise
             what = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
+            if isinstance(e, AttributeError) and type(e.obj) is int:
+                what = f"{e.obj} is a number and no rank; want ranks[{e.obj}].{e.name}"
             place = blame(e.__traceback__, self.function)
             raise ProgramError(f"{self.name}, {n} ranks: {what}").at(place) from e
         if inspect.isgenerator(made) or inspect.iscoroutine(made):

@@ -100,8 +100,9 @@ def _activity(index: Index) -> dict[str, Any]:
         index.calls["kind"][done], index.lasted_us[done], max(1, len(kinds))
     )
     total: dict[str, float] = {}
-    for kind, us in zip(kinds, took, strict=False):
-        total[kind.collective] = total.get(kind.collective, 0.0) + float(us)
+    for at in np.unique(index.calls["kind"]).tolist():  # marks are kinds, and no calls
+        name = kinds[at].collective
+        total[name] = total.get(name, 0.0) + float(took[at])
     ordered = sorted(total, key=lambda name: -total[name])
     names = ordered[:_MOST_SERIES]
     rest = len(ordered) > len(names)
