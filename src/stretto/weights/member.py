@@ -91,6 +91,12 @@ class Member:
             "show": self._show,
         }  # fmt: skip
 
+    def __repr__(self) -> str:
+        """Return what it is, of which name, and which rank."""
+        ended = ", closed" if self.is_closed else ""
+        place = f"rank {self.rank} of {self.of}"
+        return f"<{type(self).__name__} {self.name!r}, {place}{ended}>"
+
     @property
     def topic(self) -> str:
         """Return what engines call what is said of these weights."""

@@ -38,6 +38,10 @@ class Push:
         self.delta = delta
         """How much has changed since the version before, or why nobody looked."""
 
+    def __repr__(self) -> str:
+        """Return of what it is a version, and which."""
+        return f"<Push of {self._source.name!r}, version {self.version}>"
+
     @property
     def replicas(self) -> dict[str, bool]:
         """Return of each replica whether all its ranks have switched to it, or later.

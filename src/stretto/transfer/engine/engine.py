@@ -93,6 +93,10 @@ class Engine(Ground, Closes):
         self.loop.start()
         forget_in_children(self)
 
+    def __repr__(self) -> str:
+        """Return its name, and whether it is of use."""
+        return f"<Engine {self.name!r}{', closed' if self._is_closed else ''}>"
+
     @property
     def address(self) -> str:
         """Return where others come over the network, or nothing."""

@@ -59,6 +59,10 @@ class Peer(Exchange):
         """
         self._parted: Pending[None] = Pending(engine.loop, f"the end of {name!r}")
 
+    def __repr__(self) -> str:
+        """Return its name, and whether it is still there."""
+        return f"<Peer {self.name!r}{', lost' if self.lost else ''}>"
+
     def __getitem__(self, name: str) -> Region:
         """Return its memory of a name."""
         self.check()

@@ -96,6 +96,10 @@ class Lease:
         self._leases, self.slot, self.epoch = leases, slot, epoch
         self._is_over = False
 
+    def __repr__(self) -> str:
+        """Return whether it holds; its token is for peers, not for a log."""
+        return f"<Lease {self.slot}, {'ended' if self._is_over else 'held'}>"
+
     @property
     def token(self) -> bytes:
         """Return 16 bytes that stand for it."""

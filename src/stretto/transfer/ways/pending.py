@@ -60,6 +60,12 @@ class Pending(Generic[T]):
         self._event: threading.Event | None = None
         self._fd = -1
 
+    def __repr__(self) -> str:
+        """Return what it is of, and whether it has ended, well or not."""
+        failed = f"failed: {type(self._error).__name__}" if self._error else "done"
+        state = failed if self._is_done else "under way"
+        return f"<{type(self).__name__} {self.what}, {state}>"
+
     def done(self) -> bool:
         """Return whether it has ended, well or not."""
         if not self._is_done:
