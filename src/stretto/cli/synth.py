@@ -146,6 +146,12 @@ def run(args: argparse.Namespace) -> int:
         args.xml.write_text(text, encoding="utf-8")
     print_rows(args, [_row(args, found)], "")
     if not args.json:
+        if found.runs_us is not None:
+            print(
+                f"runs_us decided: `stretto simulate` says it, with what operations "
+                f"cost, {found.runs_gap:.2%} above the bound; time_us and gap are of "
+                f"links alone, each serving what the file writes first"
+            )
         print(f"bound: {found.bound.binding(sizes[0]).why}")
         spent = f"the budget of {args.budget:g} s was spent"
         why = "it was interrupted" if found.interrupted else spent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,6 +124,20 @@ def test_the_command_says_what_was_left_out(capsys):
 
     assert 0 == main([*words, "--budget", "0"])
     assert "left out, the budget of 0 s was spent: " in capsys.readouterr().out
+
+
+def test_the_command_says_which_of_two_times_decided(capsys, tmp_path):
+    """Where operations cost something it is the simulator's, with a gap of its own."""
+    file = tmp_path / "found.py"
+    words = ["synth", "all_gather", "--size", "1M", "--budget", "0", "-o", str(file)]
+
+    assert 0 == main([*words, "--machine", "h200x4"])
+    note = re.search(r"runs_us decided: .* ([\d.]+%) above the bound; time_us and gap",
+                     capsys.readouterr().out)  # fmt: skip
+    assert note is not None
+    assert f"This decided; it is {note[1]} above the bound." in file.read_text()
+    assert 0 == main([*words, "--machine", "ndv2"])
+    assert "decided" not in capsys.readouterr().out + file.read_text()
 
 
 _INTERRUPTED = """
