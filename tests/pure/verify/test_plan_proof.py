@@ -1,5 +1,6 @@
 """What the proof of a plan refuses: each family that once went through, or might."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,15 @@ from stretto import algorithm, reduce
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Move, Plan, Schedule, Signal, Space, Wait, parse_plan
 from stretto.compiler.verify import verify, verify_plan
-from stretto.errors import BoundsError, PlanError, PromiseError
+from stretto.errors import (
+    BoundsError,
+    ParseError,
+    PlanError,
+    PromiseError,
+    UndefinedError,
+)
 from stretto.program import algorithms
-from stretto.program.ir import freeze
+from stretto.program.ir import freeze, parse_program
 
 
 def plan_of(name, n, schedule="push bulk staged", **options):
@@ -290,3 +297,32 @@ def test_there_is_no_negative_staging(units):
 
     with pytest.raises(BoundsError, match="units of staging"):
         verify_plan(replace(plan, stage_units=units))
+
+
+def test_a_missing_wait_is_said_with_who_stores_what_is_read():
+    """Whichever wait is taken away: nothing is read that only chance had stored."""
+    text = str(lowered("all_gather/recursive", 4, "push bulk staged"))
+    lines = text.splitlines(keepends=True)
+    said = []
+    for at, line in enumerate(lines):
+        if not line.lstrip().startswith("wait"):
+            continue
+        with pytest.raises((PlanError, UndefinedError)) as caught:
+            verify_plan(parse_plan("".join(lines[:at] + lines[at + 1 :])))
+        said += [str(caught.value)] * isinstance(caught.value, UndefinedError)
+    who = r"reads what nobody wrote so far: rank \d stores it in put .*"
+    for text in said:
+        assert re.search(f"{who}; want a wait for that before it$", text), text
+    assert len(said) >= 4
+
+
+def test_the_text_of_a_plan_is_no_program_and_says_who_reads_it():
+    """As `stretto verify FILE` has it, too."""
+    text = str(lowered("all_gather/recursive", 4, "push bulk staged"))
+    with pytest.raises(ParseError, match=r"this is the text of a plan.*verify_plan"):
+        parse_program(text)
+
+
+def lowered(name, ranks, schedule):
+    program = verify(algorithms.get(name).build(ranks))
+    return lower(program, Schedule.parse(schedule))

@@ -144,7 +144,9 @@ class PlanMemory:
         readers = mine = {lane: time}
         for atom, cell in enumerate(row, move.start):
             if cell.value is None:
-                raise UndefinedError(self.tell(lane, move, "reads what nobody wrote"))
+                place = src._replace(pos=src.pos + atom - move.start)
+                what = f"reads what nobody wrote{self._stored_by(lane, place)}"
+                raise UndefinedError(self.tell(lane, move, what))
             if cell.given is not None:
                 self._check_apart(lane, move, src, cell)
             if cell.atom != atom and cell.atom != -1:
@@ -166,6 +168,23 @@ class PlanMemory:
             cell.readers = readers
         if src.space is not Space.STAGE and src.rank != self.rank_of[lane]:
             self._visit(lane, time, move, src, wrote=False)
+
+    def _stored_by(self, lane: int, place: Loc) -> str:
+        """Return which step stores there at some time, of which no wait makes sure."""
+        lanes = [steps for of_rank in self.plan.ranks for steps in of_rank]
+        for other, steps in enumerate(lanes):
+            for step in steps:
+                if isinstance(step, Move) and any(
+                    (dst.rank, dst.space) == (place.rank, place.space)
+                    and 0 <= place.pos - dst.pos < step.stop - step.start
+                    for dst in step.dsts
+                ):
+                    missing = (
+                        "" if other == lane else "; want a wait for that before it"
+                    )
+                    told = spell_step(self.rank_of[other], step)
+                    return f" so far: {self.who(other)} stores it in {told}{missing}"
+        return ""
 
     def _hear(self, lane: int, row: Row) -> None:
         """Let a lane learn from packets, once from each message."""

@@ -29,6 +29,11 @@ _SCRATCH = re.compile(rf"scratch ([A-Za-z_]\w*)\[{_N}\]\Z", re.ASCII)
 def parse_program(text: str, source: str = "") -> Program:
     """Read a program back from its text; `source` is the file it is from, if any."""
     lines = text.splitlines()
+    if lines and lines[0].startswith("plan "):
+        raise ParseError(
+            "line 1: this is the text of a plan, want that of a program; in Python "
+            "stretto.plan.parse_plan reads it and stretto.verify.verify_plan proves it"
+        )
     if not lines or not re.match(r"program \S", lines[0]):
         raise ParseError(f"line 1: got {lines[:1]}, want 'program NAME collective=...'")
     name, fields, params = _parse_header(lines[0])
