@@ -46,10 +46,7 @@ def simulate(
     `deadline_us`, raise what the runtime would: `PeerLost` or `CollectiveTimeout`.
     `traffic` carries the bytes: a new engine of `topology.traffic`, flows if none.
     """
-    proved = "a plan that was proved, as verify_plan(plan) is"
-    refuse_other("simulate", plan, Verified, proved)
-    refuse_other("simulate", p := plan.value, Plan, proved)
-    refuse_other("simulate", machine, Machine, "a machine: topology.load(name)")
+    p = _plan_of(plan, machine)
     at = tuple(ranks) or tuple(range(p.num_ranks))
     _check_places(p, machine, at)
     sizes = _sizes(p, nbytes, itemsize, counts)
@@ -84,6 +81,15 @@ def simulate(
         links=link_loads(engine, engine.epoch_ends_us[-1]),
         critical_path=_path(engine),
     )
+
+
+def _plan_of(plan: Verified[Plan], machine: Machine) -> Plan:
+    """Return the plan, or say what else was given."""
+    proved = "a plan that was proved, as verify_plan(plan) is"
+    refuse_other("simulate", plan, Verified, proved)
+    refuse_other("simulate", plan.value, Plan, proved)
+    refuse_other("simulate", machine, Machine, "a machine: topology.load(name)")
+    return plan.value
 
 
 def _path(engine: Simulator) -> Any:
