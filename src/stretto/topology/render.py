@@ -6,6 +6,8 @@ ring, its switches inside, switches between boxes in a row above.
 
 from __future__ import annotations
 
+import cmath
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ __all__ = ["draw", "render"]
 _BOX, _RADIUS, _NODE = 260.0, 92.0, 13.0
 _DRAWN_BOXES = 8
 _NAMED = 8
+_ASIDE = 0.5
+"""So far from the middle, or from one another, things are seen apart; a radius is 1."""
 _ALIVE = 'stroke="rgb(90,120,120)"'
 
 
@@ -150,18 +154,36 @@ def _places(m: Machine, per_box: int, shown: int, size: float) -> _Places:
         else:
             above.append(node)
     for box, nodes in inside.items():
-        for i, node in enumerate(nodes):
-            angle = 2 * math.pi * i / len(nodes) - math.pi / 2
-            reach = radius * 0.45 if len(nodes) > 1 else 0.0
-            x, y = (box + 0.5) * size, 66 + size / 2
+        ranks = [{k for k in joined[node] if k < m.num_ranks} for node in nodes]
+        apart = _apart(ranks, per_box)
+        x, y = (box + 0.5) * size, 66 + size / 2
+        for node, at in zip(nodes, apart, strict=True):
             if box < shown:
-                places[node] = (
-                    x + reach * math.cos(angle),
-                    y + reach * math.sin(angle),
-                )
+                places[node] = (x + radius * at.real, y + radius * at.imag)
     for i, node in enumerate(above):
         places[node] = ((i + 0.5) * size * shown / len(above), 40.0)
     return places
+
+
+def _apart(joined: list[set[int]], per_box: int) -> list[complex]:
+    """Return where the switches of a box stand, in radii from its middle.
+
+    Towards their ranks, if that differs. Where two would stand in one place, or one
+    joins ranks all round, they stand evenly.
+    """
+    means = []
+    for nodes in joined:
+        turns = [2j * math.pi * (r % per_box) / per_box for r in nodes]
+        means.append(sum(cmath.exp(turn) for turn in turns) * -1j)
+    found = [cmath.phase(mean) for mean in means]
+    step = 2 * math.pi / len(joined)
+    if all(abs(mean) > _ASIDE for mean in means) and all(
+        abs(cmath.exp(1j * a) - cmath.exp(1j * b)) > _ASIDE
+        for a, b in itertools.combinations(found, 2)
+    ):
+        return [0.7 * cmath.exp(1j * angle) for angle in found]
+    reach = 0.45 if len(joined) > 1 else 0.0
+    return [-1j * reach * cmath.exp(1j * step * i) for i in range(len(joined))]
 
 
 def _lines(m: Machine, places: _Places) -> Iterator[str]:

@@ -52,3 +52,44 @@ def test_a_dead_link_is_dashed():
     m = load("dgx1").degraded(dead_links=["0->1"])
 
     assert 1 == draw(m).count("stroke-dasharray")
+
+
+TWO_LEAVES = """
+about = "two switches and a trunk"
+kind = "gpu"
+[box]
+ranks = {ranks}
+[[box.switches]]
+name = "leaf"
+groups = {groups}
+bandwidth_gbytes_per_s = 5
+latency_us = 0
+[[box.switches]]
+name = "trunk"
+over = "leaf"
+bandwidth_gbytes_per_s = 2
+latency_us = 1
+"""
+
+
+@pytest.mark.parametrize("ranks", [4, 6, 8])
+def test_no_line_goes_through_a_rank_that_it_does_not_join(tmp_path, ranks):
+    """Else the trunk of two switches seems to go by way of a rank."""
+    path = tmp_path / "two.toml"
+    half = list(range(ranks // 2))
+    groups = [half, [r + ranks // 2 for r in half]]
+    path.write_text(TWO_LEAVES.format(ranks=ranks, groups=groups))
+    root = ElementTree.fromstring(draw(load(path)))
+    circles = [
+        complex(float(c.get("cx")), float(c.get("cy")))
+        for c in root.findall(f"{SVG}circle")
+    ]
+    for line in root.findall(f"{SVG}line"):
+        a, b = (
+            complex(float(line.get(f"x{end}")), float(line.get(f"y{end}")))
+            for end in "12"
+        )
+        for middle in circles:
+            along = ((middle - a) * (b - a).conjugate()).real / abs(b - a) ** 2
+            if 0.01 < along < 0.99:
+                assert abs(middle - (a + along * (b - a))) > 13
