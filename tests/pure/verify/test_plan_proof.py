@@ -2,13 +2,23 @@
 
 import re
 from dataclasses import replace
+from importlib.resources import files
 
 import pytest
 from tests.checking.judge import plan_is_right
 
 from stretto import algorithm, reduce
 from stretto.compiler.lower import lower
-from stretto.compiler.plan import Move, Plan, Schedule, Signal, Space, Wait, parse_plan
+from stretto.compiler.plan import (
+    FLAG_BITS,
+    Move,
+    Plan,
+    Schedule,
+    Signal,
+    Space,
+    Wait,
+    parse_plan,
+)
 from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import (
     BoundsError,
@@ -17,6 +27,7 @@ from stretto.errors import (
     PromiseError,
     UndefinedError,
 )
+from stretto.executors.cpu.words import FLAG
 from stretto.program import algorithms
 from stretto.program.ir import freeze, parse_program
 
@@ -288,6 +299,33 @@ def test_signals_that_do_not_rise_or_suffice_are_refused(signals, waits, why):
     """A flag holds the last number stored: a smaller one would take a signal back."""
     with pytest.raises(PlanError, match=why):
         verify_plan(meet(signals, waits))
+
+
+@pytest.mark.parametrize("number", [1 << FLAG_BITS, (1 << FLAG_BITS) + 1, 1 << 44])
+def test_a_signal_that_would_spill_into_the_next_epoch_is_refused(number):
+    """A flag has the epoch above the number: a wait of the next would end early."""
+    with pytest.raises(BoundsError, match="counted from 1"):
+        verify_plan(meet((number,), (1,)))
+    verify_plan(meet(((1 << FLAG_BITS) - 1,), (1,)))
+
+
+def test_a_lane_of_more_steps_than_a_flag_can_count_is_refused():
+    """Packets announce themselves by the number of their step."""
+    plan = meet((1,), (1,))
+    long = tuple(Signal(1, 0, n) for n in range(1, (1 << FLAG_BITS) + 1))
+
+    with pytest.raises(BoundsError, match="steps"):
+        verify_plan(replace(plan, ranks=((long,), plan.ranks[1])))
+
+
+def test_executors_have_flags_as_the_proof_takes_them():
+    """The number below, the epoch above; in CUDA it is written where it is used."""
+    kernels = files("stretto.executors.cuda") / "kernels"
+    assert FLAG == FLAG_BITS
+    for name in ("flag.cuh", "packet.cuh", "task.cuh"):
+        shifts = re.findall(r"epoch << (\w+)", (kernels / name).read_text())
+        assert shifts, name
+        assert set(shifts) == {str(FLAG_BITS)}, name
 
 
 @pytest.mark.parametrize("units", [(-1, 0, 0), (0, -3, 0)])

@@ -16,6 +16,7 @@ from stretto.compiler.plan.proved import (
 )
 from stretto.compiler.plan.schedule import DIRECTIONS, MEMORIES, PROTOCOLS, Schedule
 from stretto.compiler.plan.steps import (
+    FLAG_BITS,
     Groups,
     Loc,
     Move,
@@ -31,6 +32,7 @@ from stretto.program.ir import Handwritten, Verified
 
 __all__ = [
     "DIRECTIONS",
+    "FLAG_BITS",
     "MEMORIES",
     "PROTOCOLS",
     "SIDE_BY_SIDE",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, TypeAlias
 
+FLAG_BITS = 20
+"""Of a flag, below the epoch: a signal's number, and how many steps a lane has, fit."""
+
 
 class Space(enum.IntEnum):
     """Where a location lies."""

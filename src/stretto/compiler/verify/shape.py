@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stretto.compiler.plan import (
+    FLAG_BITS,
     BufferRun,
     Loc,
     Move,
@@ -56,6 +57,8 @@ def check_shape(plan: Plan) -> None:
                 raise BoundsError(
                     f"{plan.name}: rank {rank}: {runs} are no {plan.collective} buffers"
                 )
+    if max(len(lane) for of_rank in plan.ranks for lane in of_rank) >> FLAG_BITS:
+        raise BoundsError(f"{plan.name}: want lanes of less than 2**{FLAG_BITS} steps")
     checker = _Bounds(plan)
     for rank, lane, _, step in plan.steps():
         checker.check(rank, lane, step)
@@ -108,7 +111,9 @@ class _Bounds:
             return f"rank {step.rank} has {len(self.plan.ranks[step.rank])} lanes"
         if (step.rank, step.lane) == (rank, lane):
             return "a lane does not signal itself"
-        return "" if step.n > 0 else "signals are counted from 1"
+        if not 0 < step.n < 1 << FLAG_BITS:
+            return f"signals are counted from 1 to 2**{FLAG_BITS} - 1"
+        return ""
 
     def _move(self, rank: int, move: Move) -> str:
         if not 0 <= move.start < move.stop <= len(self.plan.atoms):

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import enum
 
+from stretto.compiler.plan import FLAG_BITS
 from stretto.fabric.jit.words import Words
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
 RING_ABI = 1
 """The meaning of a ring's words that the interpreter was compiled for."""
 BETWEEN_BYTES = 1 << 16
-FLAG = 20
+FLAG = FLAG_BITS
 """A flag is (epoch << FLAG) + n."""
 PRIVATE = -1
 """The offset of a buffer that no peer touches, or that a rank does not have."""
