@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from stretto.errors import CallError, CollectiveTimeout, StrettoError
 from stretto.fabric.address import reached
@@ -49,16 +49,14 @@ def _at(address: str) -> Meeting:
 
 
 def _only() -> Meeting:
-    """Return a part in the only job of this user on this host that takes watchers."""
-    found: list[Meeting] = []
-    for sock in reached():
-        with suppress(StrettoError):
-            found.append(
-                greet(
-                    Connection(sock), rank=-1, num_ranks=0,
-                    deadline_s=_LOOK_S, start_s=_LOOK_S, wish=WATCHER,
-                )
-            )  # fmt: skip
+    """Return a part in the only job of this user on this host that takes watchers.
+
+    While there is none, those that have not answered yet are asked again.
+    """
+    until = time.monotonic() + _BEGIN_S
+    found, is_waiting = _answers()
+    while is_waiting and not found and time.monotonic() < until:
+        found, is_waiting = _answers()
     if len(found) == 1:
         return found[0]
     for meeting in found:
@@ -69,3 +67,22 @@ def _only() -> Meeting:
             "--job: what `stretto launch` said, or its tcp://HOST:PORT"
         )
     raise CallError(f"{len(found)} jobs are found here; name one with --job")
+
+
+def _answers() -> tuple[list[Meeting], bool]:
+    """Return a part in every job that takes watchers; and whether some said nothing."""
+    found: list[Meeting] = []
+    is_waiting = False
+    for sock in reached():
+        try:
+            found.append(
+                greet(
+                    Connection(sock), rank=-1, num_ranks=0,
+                    deadline_s=_LOOK_S, start_s=_LOOK_S, wish=WATCHER,
+                )
+            )  # fmt: skip
+        except Unanswered:  # its ranks may still be starting
+            is_waiting = True
+        except StrettoError:
+            continue
+    return found, is_waiting
