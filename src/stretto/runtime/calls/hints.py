@@ -135,7 +135,7 @@ def attribute_hint(name: str, known: Iterable[str]) -> str:
     names = [n for n in known if not n.startswith("_")]
     want = _meant(name, names)
     if want is None:
-        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)
+        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.65)
         want = " or ".join(near) if near else ", ".join(sorted(names))
     return f"a communicator has no {name!r}; want {want}"
 
