@@ -284,6 +284,8 @@ class Leads:
             text = f"what has arrived cannot be compared: {type(e).__name__}: {e}"
             error = TransferError(self._about(asked, text))
         with self._ranks.changed:
+            if self._ranks.is_over:
+                return
             if error is None:
                 self._committed(attempt)
             else:

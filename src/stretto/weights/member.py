@@ -316,6 +316,11 @@ class Member:
 
     # The end.
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is done here any more: a thread may learn it late."""
+        return self.is_closed or self.engine.is_closed
+
     def close(self) -> None:
         """Take all memory back, and say nothing more."""
         with self.changed:

@@ -377,6 +377,8 @@ class Policy(Mate):
         with self.changed:
             if error is not None:
                 self.fault = error
+            if self.is_over:
+                return
             self._state, actions = self._state.pulled(pull.attempt, well=error is None)
             self._act(actions)
             self.changed.notify_all()

@@ -201,19 +201,31 @@ def test_who_waits_for_more_ends_when_there_will_be_no_more(line):
     assert not two.puller._following._far
 
 
-def test_who_leaves_before_it_is_known_to_be_right_is_not_waited_for(line, monkeypatch):
-    """The other has all of it by then, and compares it with what the trainer says."""
+def is_judging():
+    return any(one.name.endswith("-apart") for one in threading.enumerate())
+
+
+@pytest.mark.parametrize("what", ["replica", "engine", "both"])
+def test_who_leaves_before_it_is_known_to_be_right_is_not_waited_for(
+    line, monkeypatch, what
+):
+    """The other has all of it by then, and compares it with what the trainer says.
+
+    Who has left compares it, too, and does nothing with what comes out.
+    """
     source, replicas = line(2)
     gate, may_go = Gate(replicas), held_back(monkeypatch)
     source.push()
     one, two = gate.order()
     until(lambda: two._lead._reports)
-    one.close()
+    for it in {"replica": [one], "engine": [one.engine]}.get(what, [one, one.engine]):
+        it.close()
     until(lambda: two.fault is not None, 5)
 
     assert "handed it on, and its rank 0 is gone" in str(two.fault)
     may_go.set()
     assert is_right(two, 1.0)
+    until(lambda: not is_judging())
 
 
 def test_what_came_wrong_is_forgotten_by_all(line, monkeypatch):

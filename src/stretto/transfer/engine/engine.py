@@ -276,6 +276,11 @@ class Engine(Ground, Closes):
         if self._refusal is not None:
             raise self._refusal
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether this process has closed it."""
+        return self._is_closed
+
     def _check_open(self) -> None:
         self._check()
         if self._is_closed:
