@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.soon import soon
-from tests.waiting import Flag
+from tests.waiting import Flag, until
 
 import stretto
 
@@ -86,11 +86,13 @@ def train_beside(comm, store, fault):
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault == "raises":
                 raise ValueError("a bad batch")
-            time.sleep(soon(4.0))
+            until(Path(f"{store}.said").exists, 60)
+            return "late"
         loss = model(torch.ones(2, 8)).sum()
         try:
             loss.backward()
         except RuntimeError as e:
+            Path(f"{store}.said").touch()
             return str(e)
     return "nothing was raised"
 

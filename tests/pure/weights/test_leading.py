@@ -22,7 +22,7 @@ class Ranks:
     """A replica of one rank, and a source of one that offers a version."""
 
     name, team, of = "w", "b", 1
-    patience, fault, is_closed = 30.0, None, False
+    patience, fault, is_closed, is_over = 30.0, None, False, False
 
     def __init__(self, manifest_of_source):
         self.changed = threading.Condition(threading.RLock())
