@@ -8,6 +8,7 @@ once for every verb, by the logger "stretto.torch".
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ import torch.distributed as dist
 
 from stretto.runtime.choice.bits import ANY, INVARIANT
 from stretto.torch.faults import refusal
-from stretto.torch.standins import UNKNOWN, Estimate
+from stretto.torch.standins import Estimating
 from stretto.torch.untraced import untraced
 
 _log = logging.getLogger("stretto.torch")
@@ -43,8 +44,11 @@ def say_once(verb: str, text: str, *, level: int = logging.WARNING) -> None:
 
 
 @untraced
-class _Gloo(dist.ProcessGroupGloo):  # type: ignore[misc]
-    """Gloo, which tells the group when torch changes the time-out."""
+class _Gloo(Estimating, dist.ProcessGroupGloo):  # type: ignore[misc]
+    """Gloo, which tells the group when torch changes the time-out, or asks for times.
+
+    PyTorch up to 2.11 asks it, too, of calls on GPUs: it is the first backend there.
+    """
 
     heard: Callable[[timedelta], None]
 
@@ -54,7 +58,7 @@ class _Gloo(dist.ProcessGroupGloo):  # type: ignore[misc]
 
 
 @untraced
-class OnDemand:
+class OnDemand(Estimating):
     """NCCL, made when something is asked of it that only it can answer.
 
     torch asks every backend of a GPU whether it can be split, and connects those that
@@ -63,11 +67,9 @@ class OnDemand:
 
     supports_splitting = False
     supports_coalescing = False
-    supports_time_estimate = True
 
-    def __init__(self, make: Callable[[], Any], group: Any) -> None:
-        self._make, self._group = make, group
-        self._estimate: Estimate | None = None
+    def __init__(self, make: Callable[[], Any], group: Callable[[], Any]) -> None:
+        self._make, self.group = make, group
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._make(), name)
@@ -78,15 +80,6 @@ class OnDemand:
 
     def eager_connect_single_device(self, device: Any) -> None:
         """Connect nothing ahead."""
-
-    def _start_time_estimate(self) -> None:
-        """Have calls of the group estimated, and not made."""
-        self._estimate = Estimate(self._group)
-
-    def _end_time_estimate(self) -> float:
-        """Have them made again; return microseconds, below 0 where nobody knows."""
-        made, self._estimate = self._estimate, None
-        return UNKNOWN if made is None else made.end()
 
 
 def _by_itself() -> tuple[Any, int, int]:
@@ -143,7 +136,7 @@ class Fallback:
         apart = dist.PrefixStore("gloo/", self._store)
         where = (apart, group.rank(), group.size())
         self._gloo: Any = _Gloo(*(_by_itself() if alone else where), timeout)
-        self._gloo.heard = on_timeout
+        self._gloo.heard, self._gloo.group = on_timeout, weakref.ref(group)
         if _COUNTS_FROM_A_CHOSEN_NUMBER:
             self._gloo._set_sequence_number_for_group()
         self._nccl: Any = None
@@ -158,7 +151,7 @@ class Fallback:
         """
         if _kind(device) == "cpu":
             return self._gloo
-        return OnDemand(self._nccl_now, self._group)
+        return OnDemand(self._nccl_now, weakref.ref(self._group))
 
     def _served_by(self, device: Any) -> Any:
         return self._gloo if _kind(device) == "cpu" else self._nccl_now()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -164,3 +164,21 @@ class Estimate(Alone):
             self._us += self._comm.estimate(verb, count, kind, **how)
         except StrettoError:  # nor would it be run
             self._us = math.nan
+
+
+class Estimating:
+    """A backend of a group that torch may ask how long calls would take."""
+
+    supports_time_estimate = True
+    group: Callable[[], Any]
+    """Returns the group."""
+    _estimate: Estimate | None = None
+
+    def _start_time_estimate(self) -> None:
+        """Have calls of the group estimated, and not made."""
+        self._estimate = Estimate(self.group())
+
+    def _end_time_estimate(self) -> float:
+        """Have them made again; return microseconds, below 0 where nobody knows."""
+        made, self._estimate = self._estimate, None
+        return UNKNOWN if made is None else made.end()

@@ -209,7 +209,13 @@ def check_inductor_is_told_what_calls_take(rank, n):
 
 def check_what_is_estimated_is_not_done(rank, n):
     """Nor is what nobody can simulate guessed; calls afterwards are made again."""
-    backend, comm = dist.group.WORLD._get_backend("cuda"), st.communicator()
+    for device in ("cuda", "cpu"):  # an older PyTorch asks the first, of any call
+        _estimated_and_not_done(dist.group.WORLD._get_backend(device), rank, n)
+
+
+def _estimated_and_not_done(backend, rank, n):
+    comm = st.communicator()
+    assert backend.supports_time_estimate
     x, out = torch.full((1000,), float(rank)), torch.zeros(1000 * n)
     backend._start_time_estimate()
     for _ in range(3):

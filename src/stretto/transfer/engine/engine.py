@@ -85,7 +85,8 @@ class Engine(Ground, Closes):
             name, job=os.environ.get("STRETTO_JOB", "") if job is None else job,
             secret=secret, hop=hop, spin_us=spin_us, lanes=lanes, rails=rails,
         )  # fmt: skip
-        self._is_closed = False
+        self.is_closed = False
+        """Whether this process has closed it."""
         self._refusal: EngineLost | None = None
         """Why nothing of it is of use in a forked child."""
         self._prepared: WeakSet[Any] = WeakSet()
@@ -95,7 +96,7 @@ class Engine(Ground, Closes):
 
     def __repr__(self) -> str:
         """Return its name, and whether it is of use."""
-        return f"<Engine {self.name!r}{', closed' if self._is_closed else ''}>"
+        return f"<Engine {self.name!r}{', closed' if self.is_closed else ''}>"
 
     @property
     def address(self) -> str:
@@ -263,8 +264,8 @@ class Engine(Ground, Closes):
         self.lock = self.shelf.lock = self.gone.lock = threading.RLock()
         self.leases.refusal = self._refusal
         peers = self.known.forget(self.lock)
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._door.disown()
         self.loop.forget(self._refusal)
         for peer in (*peers, *self.gone.peers):
@@ -276,21 +277,16 @@ class Engine(Ground, Closes):
         if self._refusal is not None:
             raise self._refusal
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether this process has closed it."""
-        return self._is_closed
-
     def _check_open(self) -> None:
         self._check()
-        if self._is_closed:
+        if self.is_closed:
             raise CallError(f"engine {self.name!r} is closed")
 
     def close(self) -> None:
         """End it; peers hear of it, and whoever waits here for what will not come."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         peers = list(self.known.peers.values())
         for peer in peers:
             peer.part()  # all at once: one that hears nothing takes no other's time
