@@ -39,6 +39,18 @@ def test_changes_are_proved_and_print_as_they_are_read() -> None:
     assert new > 20
 
 
+@pytest.mark.parametrize("load", sorted({*LOADS} - {"kv_transfer"}))
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_more_ranks_begin_with_a_share_at_a_time(load: str, ranks: int) -> None:
+    """Of more than two ranks, one's share is used while another's comes: it is best."""
+    made = fused(load, ranks=ranks)
+    cost = {str(w): made.judge(w, 0, fresh=0).cost for w in made.seeds()}
+    best = min(cost, key=cost.__getitem__)
+    assert f"do {ranks - 1}." in best
+    assert f"do 1-{ranks - 1}." not in best
+    assert len(fused(load).seeds()) < len(cost)
+
+
 def test_weaves_that_do_the_same_are_one() -> None:
     """An order that no stream can tell from another is not judged twice."""
     made = fused("gemm_all_gather")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 
@@ -31,8 +32,8 @@ def test_where_a_search_begins_is_proved(name: str, ranks: int) -> None:
     """The first weaves of a search are right on two to four ranks."""
     shape = LOADS[name]
     for parts in (shape.parts,) if shape.parts else (1, 2, 4):
-        for each in (False, True):
-            weave = begin(shape, ranks, parts, each=each)
+        for each, shares in itertools.product((False, True), repeat=2):
+            weave = begin(shape, ranks, parts, each=each, shares=shares)
             assert proved(str(weave), shape, ranks) == weave
 
 

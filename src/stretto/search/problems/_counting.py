@@ -66,9 +66,10 @@ def _attention(ranks: int, tokens: int, width: int) -> WeaveCosts:
 
 
 def _experts(ranks: int, tokens: int, width: int) -> WeaveCosts:
-    rows = 2 * tokens / ranks / ranks
+    rows = 2 * tokens / ranks * 2 / (ranks + 1)  # to rank 0, asked for twice as often
     moved = rows * 2 * _TOKEN / _LINK
-    return WeaveCosts(moved, rows * 4 * _TOKEN * width / _MATMUL, back_us=moved)
+    done = rows * 4 * _TOKEN * width / _MATMUL
+    return WeaveCosts(moved, done, back_us=moved, kernel_us=16.0)  # four matmuls
 
 
 def _layers(ranks: int, tokens: int, width: int) -> WeaveCosts:

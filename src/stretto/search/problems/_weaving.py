@@ -17,11 +17,23 @@ _STREAMS = {"do": "mn", "push": "ab", "pull": "ab", "send": "ab", "store": "mab"
 _SPARE = (0, 2, 8, 16, 32)
 
 
-def begin(shape: LoadShape, ranks: int, parts: int, *, each: bool) -> Weave:
-    """Return: own parts first, and others as they come, all or each by itself."""
-    far, last = (1, ranks - 1), parts - 1
-    every = PartsBox(*far, 0, last)
-    boxes = [PartsBox(*far, p, p) for p in range(parts)] if each else [every]
+def begin(
+    shape: LoadShape,
+    ranks: int,
+    parts: int,
+    *,
+    each: bool = False,
+    shares: bool = False,
+) -> Weave:
+    """Return: own parts first, and others as they come.
+
+    All of them at once, or each part by itself, or each share, or both.
+    """
+    last = parts - 1
+    every = PartsBox(1, ranks - 1, 0, last)
+    far = [(s, s) for s in range(1, ranks)] if shares else [(1, ranks - 1)]
+    cut = [(p, p) for p in range(parts)] if each else [(0, last)]
+    boxes = [PartsBox(*one, *part) for one in far for part in cut]
     steps = [WeaveStep("m", "free")]
     if shape.comes:
         steps += [WeaveStep("a", "push", one) for one in boxes]

@@ -90,12 +90,14 @@ class FusedProblem(Problem[Weave]):
         }  # fmt: skip
 
     def seeds(self) -> Sequence[Weave]:
-        """Return: one part; several, as they come; those in graphs."""
-        counts = (self._shape.parts,) if self._shape.parts else (2, 4)
-        first = begin(self._shape, self.ranks, self._shape.parts or 1, each=False)
-        made = [first] + [
-            begin(self._shape, self.ranks, parts, each=True) for parts in counts
-        ]
+        """Return: all at once; parts as they come; shares as they come; in graphs."""
+        shape, n = self._shape, self.ranks
+        counts = (shape.parts,) if shape.parts else (2, 4)
+        made = [begin(shape, n, shape.parts or 1)]
+        made += [begin(shape, n, parts, each=True) for parts in counts]
+        if n > 2:
+            ways = ((1, False), (2, True))
+            made += [begin(shape, n, k, each=each, shares=True) for k, each in ways]
         graphs = [Weave(w.parts, w.steps, graph=True) for w in made]
         return [*made, *graphs]
 

@@ -116,7 +116,7 @@ class _Rank:
         theirs: dict[str, list[float]] = {"eager": [], "graph": []}
         ways = {"eager": self._plain, "graph": self._replayed}
         if asked["last"]:
-            ways |= {"torch_fused": self._fused(), "compute": woven[0].computing}
+            ways |= {"torch_fused": self._fused(), "compute": woven[0].computing()}
             theirs |= {"torch_fused": [], "compute": []}
         for _ in range(_MORE if asked["last"] else _SAMPLES):
             ours.append(self._took(woven[0]))

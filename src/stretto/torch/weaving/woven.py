@@ -118,12 +118,22 @@ class Woven:
         self._graph.replay()
         return self._result
 
-    def computing(self) -> None:
-        """Do only what computes, with whatever lies there."""
-        self.load.begin()
-        for one, act in zip(self.weave.steps, self._acts, strict=True):
-            if one.do == "do":
-                act.does()
+    def computing(self) -> Callable[[], None]:
+        """Return what only computes, with whatever lies there; in a graph as calls."""
+        acts = zip(self.weave.steps, self._acts, strict=True)
+        works = [act.does for one, act in acts if one.do == "do"]
+
+        def once() -> None:
+            self.load.begin()
+            for work in works:
+                work()
+
+        if not (self._on_gpu and self.weave.graph):
+            return once
+        once()
+        torch.cuda.synchronize()
+        replay: Callable[[], None] = _captured(once)[0].replay
+        return replay
 
     def _in_turn(self) -> Tensor:
         self.load.begin()
@@ -135,10 +145,7 @@ class Woven:
         self._once()
         torch.cuda.synchronize()
         self._comm.barrier()
-        graph = torch.cuda.CUDAGraph()
-        with _uncollected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._result = self._once()
-        self._graph = graph
+        self._graph, self._result = _captured(self._once)
 
     def _once(self) -> Tensor:
         self.load.begin()
@@ -236,6 +243,14 @@ def _compute(
     with _spared(spare):
         for s, rows, come, out in work:
             do(s, rows, come, out)
+
+
+def _captured(work: Callable[[], Any]) -> tuple[Any, Any]:
+    """Return a graph of some work, and what the work returned."""
+    graph = torch.cuda.CUDAGraph()
+    with _uncollected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        made = work()
+    return graph, made
 
 
 @contextlib.contextmanager
