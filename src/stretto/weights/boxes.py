@@ -51,8 +51,6 @@ def are_apart(boxes: Sequence[Box]) -> bool:
         return False
     if len(some) < 2:
         return True
-    if not some[0]:
-        return False  # two scalars
     ends = np.array(some, np.int64)
     first, last = ends[:, :, 0], ends[:, :, 1]
     for i, low in enumerate(range(1, len(some))):

@@ -64,11 +64,11 @@ class Copy:
         self.line = RowLine(self.manifest)
         begin, self._regions = 0, []
         for g, group in enumerate(self.manifest.groups):
-            some = self.arrays[begin : begin + len(group.names)]
-            layout = self.manifest.held[begin].layout(len(some))
+            some = list(self.arrays[begin : begin + len(group)])
+            layout = group[0].layout(len(some))
             begin += len(some)
             region = engine.share(
-                list(some), region_name(name, tag, g), layout, read_only=True
+                some, region_name(name, tag, g), layout, read_only=True
             )
             self._regions.append(region)
         self._text = np.frombuffer(self.manifest.text.encode(), np.uint8)

@@ -24,7 +24,7 @@ from stretto.weights.boxes import (
     whole,
     within,
 )
-from stretto.weights.manifest import Held, Manifest
+from stretto.weights.manifest import Manifest
 from stretto.weights.names import Spec, Tile
 
 __all__ = ["Read", "There", "Wanted", "cover", "prove_cover"]
@@ -46,9 +46,8 @@ class Wanted:
 class Read:
     """A box of one rank's part that is to become a box of a tensor here."""
 
-    source: str
-    tile: Box
-    """Of the source's tensor, all that comes into one place here."""
+    tile: Tile
+    """All that comes into one place here."""
     rank: int
     group: int
     index: int
@@ -56,7 +55,6 @@ class Read:
     box: Box
     name: str
     at: Box
-    new_axes: tuple[int, ...]
 
 
 class There:
@@ -67,22 +65,20 @@ class There:
         self.holders: dict[str, list[tuple[int, int, int, Box]]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
-        first: dict[str, int] = {}
         faults = []
         for rank, manifest in enumerate(manifests):
             for g, group in enumerate(manifest.groups):
-                for i, name in enumerate(group.names):
-                    about = group.shape, group.dtype
-                    if name not in first:
-                        first[name] = rank
-                        self.shapes[name], self.dtypes[name] = about
-                    elif about != (self.shapes[name], self.dtypes[name]):
+                for i, held in enumerate(group):
+                    name, shape, dtype = held.name, held.shape, held.dtype
+                    holders = self.holders.setdefault(name, [])
+                    holders.append((rank, g, i, held.box))
+                    known = self.shapes.setdefault(name, shape)
+                    kind = self.dtypes.setdefault(name, dtype)
+                    if (known, kind) != (shape, dtype):
                         faults.append(
-                            f"{name!r}: source rank {first[name]} says "
-                            f"{self.dtypes[name]} {self.shapes[name]}, rank {rank} "
-                            f"{group.dtype} {group.shape}"
+                            f"{name!r}: source rank {holders[0][0]} says {kind} "
+                            f"{known}, rank {rank} {dtype} {shape}"
                         )
-                    self.holders.setdefault(name, []).append((rank, g, i, group.box))
         _raise(faults)
 
     def nearest(self, name: str) -> str:
@@ -110,49 +106,45 @@ def cover(
     faults: list[str] = []
     reads: list[Read] = []
     for one in wanted:
-        tiles = _tiles(one, there, faults)
-        if tiles is None:
-            continue
-        for tile in tiles:
-            size = max(1, most // storage(one.dtype).itemsize)
+        size = max(1, most // storage(one.dtype).itemsize)
+        for tile in _tiles(one, there, faults):
             reads += _from(one, tile, there, turn, size, faults)
     _raise(faults)
     prove_cover(wanted, reads, there)
     return tuple(reads)
 
 
-def _tiles(one: Wanted, there: There, faults: list[str]) -> list[Tile] | None:
+def _tiles(one: Wanted, there: There, faults: list[str]) -> list[Tile]:
     """Return what a tensor consists of, when that is what it should be."""
-    lacking = [n for n in dict.fromkeys(one.spec.sources()) if n not in there.shapes]
+    names = list(dict.fromkeys(one.spec.sources()))
+    lacking = [n for n in names if n not in there.shapes]
     faults += [
         f"{one.name!r} here comes from {name!r}, which the source lacks; it has "
         f"{there.nearest(name)}"
         for name in lacking
     ]
     if lacking:
-        return None
+        return []
     try:
         shape, tiles = one.spec.tiles(there.shapes)
-    except (LayoutError, IndexError) as e:
+    except LayoutError as e:
         faults.append(f"{one.name!r} here: {e}")
-        return None
-    sources = ", ".join(
-        f"{n!r} {there.shapes[n]}" for n in dict.fromkeys(one.spec.sources())
-    )
+        return []
     if shape != one.shape:
         missing = _missing(one, tiles)
+        sources = ", ".join(f"{n!r} {there.shapes[n]}" for n in names)
         faults.append(
             f"{one.name!r} here has shape {one.shape}; the source gives {shape}, of "
             f"{sources:.300}{missing}"
         )
-        return None
-    other = {n for n in one.spec.sources() if there.dtypes[n] != one.dtype}
+        return []
+    other = sorted(n for n in names if there.dtypes[n] != one.dtype)
     faults += [
         f"{one.name!r} here is {one.dtype}, {name!r} at the source "
         f"{there.dtypes[name]}; want one type: publish(..., cast=...) makes it there"
-        for name in sorted(other)
+        for name in other
     ]
-    return None if other else tiles
+    return [] if other else tiles
 
 
 def _missing(one: Wanted, tiles: Sequence[Tile]) -> str:
@@ -178,11 +170,14 @@ def _from(
             f"{one.name!r} here needs {tile.source!r} {said(part)}, which no rank of "
             f"the source holds: {held}"
         )
-    return [
-        _read(one, tile, holders[nth], piece)
-        for nth, part in found
-        for piece in rows(part, most)
-    ]
+    reads = []
+    for nth, part in found:
+        rank, group, index, _ = holders[nth]
+        for box in rows(part, most):
+            at = _place(box, tile.box, tile.at, tile.new_axes)
+            reads.append(Read(tile=tile, rank=rank, group=group, index=index, box=box,
+                              name=one.name, at=at))  # fmt: skip
+    return reads
 
 
 @functools.lru_cache(maxsize=4096)
@@ -201,18 +196,6 @@ def _dealt(
         else:
             lacking.append(part)
     return tuple(found), tuple(lacking)
-
-
-def _read(
-    one: Wanted, tile: Tile, holder: tuple[int, int, int, Box], part: Box
-) -> Read:
-    """Return the read of a part of a tile."""
-    rank, group, index, _ = holder
-    at = _place(part, tile.box, tile.at, tile.new_axes)
-    return Read(
-        source=tile.source, tile=tile.box, rank=rank, group=group, index=index,
-        box=part, name=one.name, at=at, new_axes=tile.new_axes,
-    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
@@ -261,14 +244,13 @@ def _inexact(shape: tuple[int, ...], ats: tuple[Box, ...]) -> str:
 
 
 def _prove_read(one: Wanted, read: Read, tiles: Sequence[Tile], there: There) -> None:
-    group = there.manifests[read.rank].groups[read.group]
-    source = group.names[read.index]
-    if not within(read.box, group.box):
+    held = there.manifests[read.rank].groups[read.group][read.index]
+    if not within(read.box, held.box):
         raise PlanError(f"{one.name!r}: rank {read.rank} does not hold {read.box}")
     for tile in tiles:
         if (
-            tile.source == source
-            and tile.new_axes == read.new_axes
+            tile.source == held.name
+            and tile.new_axes == read.tile.new_axes
             and _is_moved_alike(read.box, read.at, tile.box, tile.at, tile.new_axes)
         ):
             return
@@ -287,16 +269,3 @@ def _is_moved_alike(
     sizes = [at[i][1] - at[i][0] for i in kept]
     there_by = [a - x for (a, _), (x, _) in zip(box, whole_box, strict=True)]
     return sizes == [b - a for a, b in box] and shift == there_by
-
-
-def tiles_here(wanted: Sequence[Wanted], there: There) -> list[tuple[str, Tile, Held]]:
-    """Return all that lies here as parts of the source's tensors."""
-    found = []
-    for one in wanted:
-        for tile in one.spec.tiles(there.shapes)[1]:
-            held = Held(
-                name=tile.source, shape=there.shapes[tile.source], box=tile.box,
-                dtype=one.dtype,
-            )  # fmt: skip
-            found.append((one.name, tile, held))
-    return found

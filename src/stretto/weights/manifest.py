@@ -7,6 +7,7 @@ region of an engine: a model of a thousand tensors is a dozen transfers.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from stretto.errors import CallError, LayoutError
 from stretto.transfer import Layout
 from stretto.weights.boxes import Box, whole, within
 
-__all__ = ["NUMBERED", "Held", "Manifest", "TensorGroup", "grouped", "region_name"]
+__all__ = ["NUMBERED", "Group", "Held", "Manifest", "grouped", "region_name"]
 
 NUMBERED = "N"
 """The axis of a group whose values are its tensors."""
@@ -61,29 +62,21 @@ class Held:
         return Layout(f"{NUMBERED}={count} | {' '.join(axes)} {self.dtype}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorGroup:
-    """Tensors that are alike, in the order in which a region has them."""
-
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    box: Box
-    dtype: str
+Group = tuple[Held, ...]
+"""Parts that are alike but for their names, in the order in which a region has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """All that a rank holds. The text is its identity."""
 
-    groups: tuple[TensorGroup, ...]
+    groups: tuple[Group, ...]
 
     @cached_property
     def text(self) -> str:
         """Return it as JSON, always the same for the same."""
-        rows = [
-            [list(g.names), list(g.shape), [list(e) for e in g.box], g.dtype]
-            for g in self.groups
-        ]
+        rows = [([h.name for h in g], g[0].shape, g[0].box, g[0].dtype)
+                for g in self.groups]  # fmt: skip
         return json.dumps({"weights": 1, "groups": rows}, separators=(",", ":"))
 
     @cached_property
@@ -94,11 +87,7 @@ class Manifest:
     @cached_property
     def held(self) -> tuple[Held, ...]:
         """Return its parts, in the order of groups: that of hashes."""
-        return tuple(
-            Held(name=name, shape=g.shape, box=g.box, dtype=g.dtype)
-            for g in self.groups
-            for name in g.names
-        )
+        return tuple(itertools.chain(*self.groups))
 
     @classmethod
     def parse(cls, text: str) -> Manifest:
@@ -107,22 +96,21 @@ class Manifest:
             said = json.loads(text)
             if said["weights"] != 1:
                 raise ValueError(f"of kind {said['weights']!r}")
-            made = cls(
-                groups=tuple(
-                    TensorGroup(
-                        names=tuple(map(str, names)),
-                        shape=tuple(map(int, shape)),
-                        box=tuple((int(a), int(b)) for a, b in box),
-                        dtype=str(dtype),
-                    )
-                    for names, shape, box, dtype in said["groups"]
-                )
-            )
-            for one in made.held:
-                one.layout(1)
-        except (ValueError, TypeError, KeyError, LayoutError) as e:
+            made = cls(groups=tuple(_group(*row) for row in said["groups"]))
+            for group in made.groups:
+                group[0].layout(len(group))
+        except (ValueError, TypeError, LookupError, LayoutError) as e:
             raise CallError(f"a manifest that makes no sense: {str(e)[:200]}") from None
         return made
+
+
+def _group(names: Any, shape: Any, box: Any, dtype: Any) -> Group:
+    """Return a group as it is told."""
+    sizes = tuple(map(int, shape))
+    part = tuple((int(a), int(b)) for a, b in box)
+    return tuple(
+        Held(name=str(name), shape=sizes, box=part, dtype=str(dtype)) for name in names
+    )
 
 
 def grouped(
@@ -145,15 +133,7 @@ def grouped(
             nth += 1
         alike[(*key, nth)].append(i)
     order = tuple(i for numbers in alike.values() for i in numbers)
-    groups = tuple(
-        TensorGroup(
-            names=tuple(parts[i].name for i in numbers),
-            shape=parts[numbers[0]].shape,
-            box=parts[numbers[0]].box,
-            dtype=parts[numbers[0]].dtype,
-        )
-        for numbers in alike.values()
-    )
+    groups = tuple(tuple(parts[i] for i in numbers) for numbers in alike.values())
     return Manifest(groups=groups), order
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.errors import CallError, LayoutError, UnknownNameError
@@ -78,12 +78,8 @@ class Part:
                 f"{self.name!r}: {size} values in {units} pieces cannot be dealt out "
                 f"to {self.of}; want a number that divides {units}, or a multiple of it"
             )
-        each = size // units
-        if units < self.of:
-            at = self.rank * units // self.of
-            return at * each, (at + 1) * each
-        few = units // self.of * each
-        return self.rank * few, (self.rank + 1) * few
+        first, each = self.rank * units // self.of, size // units
+        return first * each, (first + max(1, units // self.of)) * each
 
     def sources(self) -> Iterator[str]:
         """Yield the names that it needs."""
@@ -102,6 +98,12 @@ class _Several:
         for part in self.parts:
             yield from part.sources()
 
+    def _axis_of(self, axes: int) -> int:
+        """Return the axis, of so many, counted from the first."""
+        if not -axes <= self.axis < axes:
+            raise LayoutError(f"{self}: no axis {self.axis} of {axes}")
+        return self.axis % axes
+
     def __repr__(self) -> str:
         """Return what makes it."""
         inner = ", ".join(map(repr, self.parts))
@@ -114,20 +116,24 @@ class Cat(_Several):
     def tiles(self, shapes: Shapes) -> tuple[tuple[int, ...], list[Tile]]:
         """Return its shape and what it consists of."""
         found: list[Tile] = []
-        extent: list[int] = []
+        extent: tuple[int, ...] = ()
         begin = 0
         for part in self.parts:
             shape, tiles = part.tiles(shapes)
-            if extent and not _alike(extent, shape, self.axis):
+            axis = self._axis_of(len(shape))
+            whole_shape = (*shape[:axis], begin + shape[axis], *shape[axis + 1 :])
+            if extent and extent != (*shape[:axis], begin, *shape[axis + 1 :]):
                 raise LayoutError(
-                    f"{self}: shapes {tuple(extent)} and {shape} differ elsewhere than "
-                    f"along axis {self.axis}"
+                    f"{self}: shapes {extent} and {shape} differ elsewhere than along "
+                    f"axis {self.axis}"
                 )
-            found += [_moved(tile, self.axis, begin) for tile in tiles]
-            begin += shape[self.axis]
-            extent = list(shape)
-            extent[self.axis] = begin
-        return tuple(extent), found
+            for tile in tiles:
+                start, stop = tile.at[axis]
+                moved = start + begin, stop + begin
+                at = (*tile.at[:axis], moved, *tile.at[axis + 1 :])
+                found.append(replace(tile, at=at))
+            extent, begin = whole_shape, whole_shape[axis]
+        return extent, found
 
 
 class Stack(_Several):
@@ -136,36 +142,17 @@ class Stack(_Several):
     def tiles(self, shapes: Shapes) -> tuple[tuple[int, ...], list[Tile]]:
         """Return its shape and what it consists of."""
         found: list[Tile] = []
-        each: tuple[int, ...] | None = None
-        for nth, part in enumerate(self.parts):
-            shape, tiles = part.tiles(shapes)
-            if each not in (None, shape):
+        some = [part.tiles(shapes) for part in self.parts]
+        each = some[0][0]
+        axis = self._axis_of(len(each) + 1)
+        for nth, (shape, tiles) in enumerate(some):
+            if shape != each:
                 raise LayoutError(f"{self}: shapes {each} and {shape} differ")
-            each = shape
-            found += [_below(tile, self.axis, nth) for tile in tiles]
-        assert each is not None, "there is a part"
-        shape = (*each[: self.axis], len(self.parts), *each[self.axis :])
-        return shape, found
-
-
-def _alike(one: Sequence[int], other: Sequence[int], axis: int) -> bool:
-    return len(one) == len(other) and all(
-        a == b for i, (a, b) in enumerate(zip(one, other, strict=True)) if i != axis
-    )
-
-
-def _moved(tile: Tile, axis: int, by: int) -> Tile:
-    at = list(tile.at)
-    at[axis] = at[axis][0] + by, at[axis][1] + by
-    return Tile(source=tile.source, box=tile.box, at=tuple(at), new_axes=tile.new_axes)
-
-
-def _below(tile: Tile, axis: int, nth: int) -> Tile:
-    at = (*tile.at[:axis], (nth, nth + 1), *tile.at[axis:])
-    later = tuple(a + (a >= axis) for a in tile.new_axes)
-    return Tile(
-        source=tile.source, box=tile.box, at=at, new_axes=tuple(sorted((*later, axis)))
-    )
+            for tile in tiles:
+                at = (*tile.at[:axis], (nth, nth + 1), *tile.at[axis:])
+                new_axes = [axis, *(a + (a >= axis) for a in tile.new_axes)]
+                found.append(replace(tile, at=at, new_axes=tuple(sorted(new_axes))))
+        return (*each[:axis], len(self.parts), *each[axis:]), found
 
 
 Spec = Part | Cat | Stack
@@ -179,19 +166,20 @@ def spec_of(names: Names, name: str, **how: Any) -> Spec:
         maker = ready_names().get(names)
         if maker is None:
             raise UnknownNameError.among("way to map names", names, ready_names())
-        _require_known(how, maker, f"names={names!r}")
+        takes = [*inspect.signature(maker).parameters][1:]
+        _require_known(how, takes, f"names={names!r}")
         found = maker(name, **how)
-    elif callable(names):
-        found = names(name)
-    elif isinstance(names, Mapping):
-        found = names.get(name)
-    elif names is not None:
-        raise CallError(
-            f"names={names!r:.80}; want a mapping, a function of a name, or one of "
-            f"{sorted(ready_names())}"
-        )
-    if not isinstance(names, str):
-        _require_known(how, None, "names= that is no known way")
+    else:
+        _require_known(how, [], "names= that is no known way")
+        if callable(names):
+            found = names(name)
+        elif isinstance(names, Mapping):
+            found = names.get(name)
+        elif names is not None:
+            raise CallError(
+                f"names={names!r:.80}; want a mapping, a function of a name, or one of "
+                f"{sorted(ready_names())}"
+            )
     if found is None:
         found = name
     if isinstance(found, str):
@@ -206,11 +194,8 @@ def spec_of(names: Names, name: str, **how: Any) -> Spec:
     return found
 
 
-def _require_known(
-    how: Mapping[str, Any], maker: Callable[..., Any] | None, what: str
-) -> None:
+def _require_known(how: Mapping[str, Any], takes: list[str], what: str) -> None:
     """Raise for what nobody has asked for: most often a name that is spelt wrong."""
-    takes = [] if maker is None else [*inspect.signature(maker).parameters][1:]
     if wrong := sorted({*how} - {*takes}):
         raise CallError(
             f"subscribe: {wrong[0]}= is no argument of it, and none with {what}"
@@ -258,14 +243,10 @@ def vllm_llama(
 def _packed(
     base: str, which: str, leaf: str, rank: int, of: int, experts: int
 ) -> Stack:
-    def expert(nth: int) -> Spec:
-        at = f"{base}.{nth}"
-        if which == "w2":
-            return Part(f"{at}.down_proj.{leaf}", axis=1, rank=rank, of=of)
-        both = (
-            Part(f"{at}.{one}_proj.{leaf}", axis=0, rank=rank, of=of)
-            for one in ("gate", "up")
-        )
-        return Cat(*both)
+    def part(nth: int, there: str, axis: int) -> Part:
+        return Part(f"{base}.{nth}.{there}.{leaf}", axis=axis, rank=rank, of=of)
 
-    return Stack(*map(expert, range(experts)))
+    if which == "w2":
+        return Stack(*(part(nth, "down_proj", 1) for nth in range(experts)))
+    both = ([part(n, "gate_proj", 0), part(n, "up_proj", 0)] for n in range(experts))
+    return Stack(*(Cat(*two) for two in both))

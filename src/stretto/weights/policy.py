@@ -151,21 +151,23 @@ class Policy(Mate):
         What does not fit is raised at once, as is a foreign epoch.
         """
         check_timeout(timeout, f"weights {self.name!r}")
-        until = None if timeout is None else time.monotonic() + timeout
         with self.changed:
-            while True:
-                self._check()
-                found = self.version
-                if found is not None and found.reaches(version):
-                    return found
-                if isinstance(self.fault, CallError):
-                    raise self.fault
-                if self._lead is not None:
-                    self._lead.check_foreign()
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    raise self._late(version, timeout)
-                self.changed.wait(left)
+            found = self.changed.wait_for(lambda: self._reached(version), timeout)
+            if found is None:
+                raise self._late(version, timeout)
+            return found
+
+    def _reached(self, version: Version | int | None) -> Version | None:
+        """Return what steps read, if that is enough; raise what keeps it away."""
+        self._check()
+        found = self.version
+        if found is not None and found.reaches(version):
+            return found
+        if isinstance(self.fault, CallError):
+            raise self.fault
+        if self._lead is not None:
+            self._lead.check_foreign()
+        return None
 
     def _late(self, version: Any, timeout: float | None) -> TransferTimeout:
         what = "a version" if version is None else f"version {version}"
@@ -187,7 +189,13 @@ class Policy(Mate):
         here, each for as many steps as rank 0 begins.
         """
         check_timeout(timeout, f"weights {self.name!r}")
-        run = self._begun(timeout)
+        with self.changed:
+            run = self.changed.wait_for(self._next_run, timeout)
+        if run is None:
+            raise TransferTimeout(
+                f"weights {self.name!r}: rank {self.rank} of {self.team!r}: no step "
+                f"within {timeout} s"
+            )
         self._turn_to(run.copy)
         version = self._versions[run.version]
         assert version is not None, "a step names a version"
@@ -201,28 +209,15 @@ class Policy(Mate):
                 if self._lead is None and run.number % (_AHEAD // 2) == 0:
                     self._tell_leader("ended", number=run.number)
 
-    def _begun(self, timeout: float | None) -> Reading:
-        until = None if timeout is None else time.monotonic() + timeout
-        with self.changed:
-            while True:
-                if self._runs and not self.is_closed:
-                    return self._runs.popleft()  # it was named, whoever is gone since
-                self._check()
-                lead = self._lead
-                if lead is not None and self._may_begin(lead):
-                    step = lead.step()
-                    text = str(lead.versions[step.version])
-                    self.tell_ranks(
-                        "step", number=step.number, v=step.version, version=text
-                    )
-                    continue
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TransferTimeout(
-                        f"weights {self.name!r}: rank {self.rank} of {self.team!r}: no "
-                        f"step within {timeout} s"
-                    )
-                self.changed.wait(left)
+    def _next_run(self) -> Reading | None:
+        """Return the step that begins now, if one may; as rank 0 name it first."""
+        if not self._runs or self.is_closed:
+            self._check()
+            if self._lead is None or not self._may_begin(self._lead):
+                return None
+            step = self._lead.step()
+            self.tell_ranks("step", number=step.number, v=step.version)
+        return self._runs.popleft()  # it was named, whoever is gone since
 
     def _may_begin(self, lead: Leads) -> bool:
         """Return whether a step may begin now, or what keeps it is to be said."""

@@ -19,7 +19,7 @@ from stretto.transfer import Engine
 from stretto.weights.boxes import Box, volume
 from stretto.weights.changes import BlockMap, BoxTarget, NewElements, Put
 from stretto.weights.copies import Copy
-from stretto.weights.cover import Read, There, Wanted, cover, tiles_here
+from stretto.weights.cover import Read, There, Wanted, cover
 from stretto.weights.early import Following, RowLine, nobody
 from stretto.weights.manifest import Held, Manifest, region_name
 from stretto.weights.names import Names, Part, spec_of
@@ -96,12 +96,9 @@ class _Get:
 
     rank: int
     group: int
-    first: int
     box: Box
-    places: tuple[tuple[str, Box, tuple[int, ...]], ...]
-    """Of each tensor, in the order of the group, where it goes."""
-    sources: tuple[tuple[str, Box], ...]
-    """Of each its name at the source, and all of it that comes to that place."""
+    reads: tuple[Read, ...]
+    """Of each tensor, in the order of the group."""
     need: int
     """How far the rank that it is read from must be."""
 
@@ -130,23 +127,23 @@ class Puller:
         self._begun: list[Any] = []
         self._has_stopped = False
 
-    def peers(self, source: Sequence[From], timeout: float = CONNECT_S) -> list[Any]:
+    def _peers(self, source: Sequence[From]) -> list[tuple[Any, From]]:
         """Return the peers that are a source's ranks; connect with who is none yet."""
         found = []
         for one in source:
             peer = self._engine.peers.get(one.identity)
             if peer is None:
-                peer = self._engine.connect(one.metadata).wait(timeout)
-            found.append(peer)
+                peer = self._engine.connect(one.metadata).wait(CONNECT_S)
+            found.append((peer, one))
         return found
 
-    def manifest(self, peer: Any, one: From, timeout: float = CONNECT_S) -> Manifest:
+    def manifest(self, peer: Any, one: From) -> Manifest:
         """Return what a peer holds; it is read once."""
         if one.digest not in self._manifests:
-            region = peer.region(region_name(self._name, one.tag, "manifest"))
-            text = region.wait(timeout)
+            name = region_name(self._name, one.tag, "manifest")
+            text = peer.region(name).wait(CONNECT_S)
             data = np.zeros(text.nbytes, np.uint8)
-            text.get(data, deadline=timeout).wait(timeout)
+            text.get(data, deadline=CONNECT_S).wait(CONNECT_S)
             made = Manifest.parse(data.tobytes().decode())
             if made.digest != one.digest:
                 raise CallError(f"engine {peer.name!r} has another manifest than said")
@@ -170,7 +167,7 @@ class Puller:
 
     def there(self, source: Sequence[From]) -> There:
         """Return what a source holds; it fits what is wanted, or that is raised."""
-        return self._planned(list(zip(self.peers(source), source, strict=True)))[0]
+        return self._planned(self._peers(source))[0]
 
     def _planned(
         self, pairs: Sequence[tuple[Any, From]]
@@ -190,15 +187,16 @@ class Puller:
 
         What lies on a GPU is read by a `stream` of ours. `onto` is told how far it is.
         """
-        pairs = list(zip(self.peers(source), source, strict=True))
+        pairs = self._peers(source)
         there, gets = self._planned(pairs)
         early = [(p, one.token) for p, one in pairs if not one.whole]
         self._begun = []
         try:
             for peer, token in early:
                 self._following.watch(peer, token)
-            some = gets if onto is None else _in_line(gets, onto.line)
-            self._move(pairs, some, into, deadline, stream, onto)
+            if onto is not None:  # in the order in which it is handed on
+                gets = tuple(sorted(gets, key=lambda get: _begins(get, onto.line)))
+            self._move(pairs, gets, into, deadline, stream, onto)
         finally:
             for transfer in self._begun:  # nothing is written once this has returned
                 transfer.cancel()
@@ -210,7 +208,7 @@ class Puller:
         self, source: Sequence[From], into: Mapping[str, Any], deadline: float, put: Put
     ) -> int:
         """Put in place what has changed since what lies in arrays; return the bytes."""
-        pairs, nbytes = list(zip(self.peers(source), source, strict=True)), 0
+        pairs, nbytes = self._peers(source), 0
         manifests = [self.manifest(peer, one) for peer, one in pairs]
         _, gets = self.plan(manifests)
         for rank, (peer, one) in enumerate(pairs):
@@ -285,8 +283,8 @@ class Puller:
     ) -> list[Any]:  # fmt: skip
         region = peer.region(region_name(self._name, one.tag, get.group))
         picks = {f"D{i}": ends for i, ends in enumerate(get.box)}
-        views = [_view(into[name], at, new) for name, at, new in get.places]
-        found, begin = [], get.first
+        views = [_view(into[r.name], r.at, r.tile.new_axes) for r in get.reads]
+        found, begin = [], get.reads[0].index
         for _, alike in itertools.groupby(views, lies):
             some = list(alike)
             ends = begin, begin + len(some)
@@ -314,8 +312,8 @@ def _gets(reads: Sequence[Read], there: There, most: int) -> list[_Get]:
     lines = [RowLine(manifest) for manifest in there.manifests]
     found = []
     for (rank, group, box), some in alike.items():
-        about = there.manifests[rank].groups[group]
-        nbytes = storage(about.dtype).itemsize * volume(box)
+        held = there.manifests[rank].groups[group][0]
+        nbytes = storage(held.dtype).itemsize * volume(box)
         layers: list[list[Read]] = []
         for read in sorted(some, key=lambda r: r.index):
             for run in layers:
@@ -326,14 +324,11 @@ def _gets(reads: Sequence[Read], there: There, most: int) -> list[_Get]:
             else:
                 layers.append([read])
         for run in layers:
-            places = tuple((r.name, r.at, r.new_axes) for r in run)
-            sources = tuple((r.source, r.tile) for r in run)
-            need = max(lines[rank].span(r.source, about.box, box)[1] for r in run)
-            get = _Get(
-                rank=rank, group=group, first=run[0].index, box=box, places=places,
-                sources=sources, need=need,
-            )  # fmt: skip
-            found.append(get)
+            line = lines[rank]
+            need = max(line.span(r.tile.source, held.box, box)[1] for r in run)
+            found.append(
+                _Get(rank=rank, group=group, box=box, reads=tuple(run), need=need)
+            )
     return found
 
 
@@ -341,41 +336,37 @@ def _targets(
     gets: Sequence[_Get], manifest: Manifest, into: Mapping[str, Any]
 ) -> Iterator[BoxTarget]:
     """Yield where the parts of one rank go, each with its number there."""
-    sizes = [len(group.names) for group in manifest.groups]
-    firsts = [0, *itertools.accumulate(sizes)]
+    firsts = [0, *itertools.accumulate(map(len, manifest.groups))]
     for get in gets:
-        held = manifest.groups[get.group].box
-        for nth, (name, at, new) in enumerate(get.places):
-            number = firsts[get.group] + get.first + nth
-            yield BoxTarget(number, held, get.box, _view(into[name], at, new))
+        held = manifest.groups[get.group][0].box
+        for read in get.reads:
+            view = _view(into[read.name], read.at, read.tile.new_axes)
+            yield BoxTarget(firsts[get.group] + read.index, held, get.box, view)
 
 
 def _begins(get: _Get, line: RowLine) -> int:
     """Return where a read begins in the line of what lies here."""
-    return min(line.span(name, tile, get.box)[0] for name, tile in get.sources)
-
-
-def _in_line(gets: Sequence[_Get], line: RowLine) -> list[_Get]:
-    """Return reads in the order in which what they bring is handed on."""
-    return sorted(gets, key=lambda get: _begins(get, line))
+    tiles = [read.tile for read in get.reads]
+    return min(line.span(tile.source, tile.box, get.box)[0] for tile in tiles)
 
 
 def parts_here(
     wanted: Sequence[Wanted], there: There, into: Mapping[str, Any]
 ) -> list[tuple[Held, Any]]:
     """Return what lies here as parts of the source's tensors, for who reads from us."""
-    return [
-        (held, _view(into[name], tile.at, tile.new_axes))
-        for name, tile, held in tiles_here(wanted, there)
-    ]
+    found = []
+    for one in wanted:
+        for tile in one.spec.tiles(there.shapes)[1]:
+            shape = there.shapes[tile.source]
+            held = Held(name=tile.source, shape=shape, box=tile.box, dtype=one.dtype)
+            found.append((held, _view(into[one.name], tile.at, tile.new_axes)))
+    return found
 
 
 def wanted_of(own: Own, names: Names, how: Mapping[str, Any]) -> Wanted:
     """Return where a tensor here comes from; a shard by itself from the same part."""
     spec = spec_of(names, own.name, **how)
-    if spec == Part(own.name):
+    if spec == Part(own.name) and own.held.extent != own.held.shape:
         spec = Part(own.name, box=own.held.box)
-        if own.held.extent == own.held.shape:
-            spec = Part(own.name)
     shape = tuple(own.array.shape)
     return Wanted(name=own.name, shape=shape, dtype=own.held.dtype, spec=spec)

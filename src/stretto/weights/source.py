@@ -68,18 +68,19 @@ class Push:
         is lost is not waited for. TransferTimeout names who has not.
         """
         check_timeout(timeout, f"version {self.version}")
-        until = None if timeout is None else time.monotonic() + timeout
-        with self._source.changed:
-            while not self.done(at_least):
-                left = None if until is None else until - time.monotonic()
-                if self._source.is_closed or (left is not None and left <= 0):
-                    lacking = sorted(t for t, has in self.replicas.items() if not has)
-                    few = "any replica" if at_least == 1 else f"{at_least} replicas"
-                    who = f"replicas {lacking}" if lacking else few
-                    raise TransferTimeout(
-                        f"version {self.version}: not within {timeout} s by {who}"
-                    )
-                self._source.changed.wait(left)
+        source = self._source
+        with source.changed:
+            source.changed.wait_for(
+                lambda: self.done(at_least) or source.is_closed, timeout
+            )
+            if self.done(at_least):
+                return
+            lacking = sorted(team for team, has in self.replicas.items() if not has)
+        few = "any replica" if at_least == 1 else f"{at_least} replicas"
+        who = f"replicas {lacking}" if lacking else few
+        raise TransferTimeout(
+            f"version {self.version}: not within {timeout} s by {who}"
+        )
 
     def end(self, patience: float = 5.0) -> None:
         """Take it back: when this returns nobody reads it, and it may be written over.
@@ -130,16 +131,12 @@ class Source(Member):
     def epoch(self) -> str:
         """Return the epoch of its versions; rank 0 makes it, where none is given."""
         with self.changed:
-            until = time.monotonic() + _LEADER_S
-            while not self._epoch and not self.is_closed:
-                if (left := until - time.monotonic()) <= 0:
-                    raise CallError(
-                        f"weights {self.name!r}: source rank {self.rank} knows no "
-                        "epoch; pass epoch= alike on all ranks, or connect its engine "
-                        "with rank 0's"
-                    )
-                self.changed.wait(left)
-            return self._epoch
+            if self.changed.wait_for(lambda: self._epoch or self.is_closed, _LEADER_S):
+                return self._epoch
+        raise CallError(
+            f"weights {self.name!r}: source rank {self.rank} knows no epoch; pass "
+            "epoch= alike on all ranks, or connect its engine with rank 0's"
+        )
 
     @property
     def version(self) -> Version | None:

@@ -65,7 +65,7 @@ class Model:
         ]
         manifest, order = grouped(held)
         arrays = [self._cut(held[i].name, held[i].box) for i in order]
-        counts = np.cumsum([0, *(len(g.names) for g in manifest.groups)])
+        counts = np.cumsum([0, *map(len, manifest.groups)])
         groups = [arrays[a:b] for a, b in itertools.pairwise(counts)]
         return manifest, groups
 
@@ -93,5 +93,12 @@ class Model:
         yield "packed", Stack(*self.experts), np.stack(experts)
         yield "fused", Cat(*self.experts), np.concatenate(experts)
         yield "wide", Cat(*self.experts, axis=1), np.concatenate(experts, 1)
+        for axis in (-1, -2):  # counted from the end, as NumPy does
+            three = Cat(*self.experts * 3, axis=axis)
+            yield f"three{axis}", three, np.concatenate(experts * 3, axis)
+        for axis in (-1, -2, -3):
+            stack = Stack(Stack(*self.experts, axis=axis), axis=axis)
+            goal = np.stack([np.stack(experts, axis)], axis)
+            yield f"stack{axis}", stack, goal
         both = Stack(*(Cat(n, n) for n in self.experts), axis=1)
         yield "deep", both, np.stack([np.concatenate([e, e]) for e in experts], 1)

@@ -33,7 +33,7 @@ def test_random_models_arrive_as_a_full_gather_says(seeds):
         into = {n: np.full(g.shape, 251, g.dtype) for n, _, g in goals}
         for read in cover(wanted, there, turn=seed):
             manifest, groups = ranks[read.rank]
-            box = manifest.groups[read.group].box
+            box = manifest.groups[read.group][0].box
             part = groups[read.group][read.index][index(read.box, box)]
             place = into[read.name][(*index(read.at), ...)]
             place[...] = part.reshape(place.shape)
@@ -131,8 +131,10 @@ def test_a_manifest_prints_and_parses():
     manifest = rank_of(rows("w", 0, 4), rows("v", 0, 4), rows("k_proj", 0, 8))
 
     assert manifest == Manifest.parse(manifest.text)
-    assert [("w", "v"), ("k_proj",)] == [g.names for g in manifest.groups]
-    for text in ("", "[]", '{"weights":2}', manifest.text.replace("[0,4]", "[0,9]")):
+    assert [["w", "v"], ["k_proj"]] == [[h.name for h in g] for g in manifest.groups]
+    outside = manifest.text.replace("[0,4]", "[0,9]")
+    nothing = '{"weights":1,"groups":[[[],[4],[[0,4]],"float32"]]}'
+    for text in ("", "[]", '{"weights":2}', outside, nothing):
         with pytest.raises(CallError, match="makes no sense"):
             Manifest.parse(text)
 
@@ -141,6 +143,19 @@ def test_a_part_outside_of_its_tensor_is_refused():
     """A rank cannot hold what is not there."""
     with pytest.raises(LayoutError, match="is no part of shape"):
         Held(**rows("w", 4, 9))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Cat("w", axis=2), Cat("w", axis=-3), Stack("w", axis=3),
+        Cat(Part("w", axis=0, of=2), axis=7),
+    ],
+)  # fmt: skip
+def test_an_axis_that_is_not_there_is_named(spec):
+    """Whatever is put together, with whose axes."""
+    with pytest.raises(LayoutError, match=r"here: .*no axis -?\d of [23]"):
+        cover([want("x", spec=spec)], THERE)
 
 
 def test_boxes_are_cut_where_others_end():

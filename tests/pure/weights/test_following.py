@@ -7,7 +7,7 @@ import pytest
 
 from stretto.errors import EngineLost, TransferCancelled, TransferError, TransferTimeout
 from stretto.weights.early import FAILED, Following, RowLine
-from stretto.weights.manifest import Manifest, TensorGroup
+from stretto.weights.manifest import Held, Manifest
 
 TOKEN = b"t" * 16
 
@@ -71,15 +71,13 @@ def test_waiting_ends_when_no_more_will_come(following, peer):
 
 def test_rows_lie_one_after_another_in_the_order_of_a_manifest():
     """Of several groups, of parts of tensors, of scalars."""
+    part = (2, 6), (0, 3)
     groups = (
-        TensorGroup(
-            names=("a", "b"), shape=(8, 3), box=((2, 6), (0, 3)), dtype="int16"
-        ),
-        TensorGroup(names=("s",), shape=(), box=(), dtype="float32"),
-        TensorGroup(names=("c",), shape=(4, 2), box=((0, 4), (1, 2)), dtype="uint8"),
+        tuple(Held(name=n, shape=(8, 3), box=part, dtype="int16") for n in ("a", "b")),
+        (Held(name="s", shape=(), box=(), dtype="float32"),),
+        (Held(name="c", shape=(4, 2), box=((0, 4), (1, 2)), dtype="uint8"),),
     )
     line = RowLine(Manifest(groups=groups))
-    part = groups[0].box
 
     assert line.end == 2 * 4 * 3 * 2 + 4 + 4
     assert line.span("a", part, part) == (0, 24)

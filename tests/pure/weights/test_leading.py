@@ -7,13 +7,13 @@ import pytest
 
 from stretto.errors import TransferError
 from stretto.weights.leading import Leads
-from stretto.weights.manifest import Manifest, TensorGroup
+from stretto.weights.manifest import Held, Manifest
 from stretto.weights.member import Who
 from stretto.weights.version import Version
 
 NEWEST = Version("run", 7)
 MANIFEST = Manifest(
-    groups=(TensorGroup(names=("w",), shape=(4,), box=((0, 4),), dtype="float32"),)
+    groups=((Held(name="w", shape=(4,), box=((0, 4),), dtype="float32"),),)
 )
 SUMS = "01000000"
 
