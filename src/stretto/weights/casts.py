@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,33 +91,25 @@ def made_of(own: Own, cast: Cast) -> Made:
     held, how = own.held, _how(own.held, cast)
     if how is None or how == held.dtype:
         return Made(own=own, helds=(held,), how=None)
-    if isinstance(how, str):
-        if how not in _FLOATS or held.dtype not in _FLOATS:
-            raise CallError(
-                f"{held.name!r}: {held.dtype} does not become {how!r}; cast are "
-                f"{', '.join(_FLOATS)}"
-            )
-        return Made(own=own, helds=(_as(held, how),), how=how)
-    return Made(own=own, helds=(_as(held, how.dtype), _scales(held, how)), how=how)
-
-
-def _as(held: Held, dtype: str) -> Held:
-    return Held(name=held.name, shape=held.shape, box=held.box, dtype=dtype)
+    if isinstance(how, Float8):
+        helds = replace(held, dtype=how.dtype), _scales(held, how)
+        return Made(own=own, helds=helds, how=how)
+    if how not in _FLOATS:
+        raise CallError(
+            f"{held.name!r}: {held.dtype} does not become {how!r}; cast are "
+            f"{', '.join(_FLOATS)}"
+        )
+    return Made(own=own, helds=(replace(held, dtype=how),), how=how)
 
 
 def _how(held: Held, cast: Cast) -> str | Float8 | None:
     """Return what becomes of a tensor; integers stay what they are."""
-    if cast is None or held.dtype not in _FLOATS:
+    if held.dtype not in _FLOATS:
         return None
+    how: Any = cast
     if isinstance(cast, Mapping):
-        for pattern, how in cast.items():
-            if fnmatch.fnmatchcase(held.name, pattern):
-                return _checked(how, held)
-        return None
-    return _checked(cast, held)
-
-
-def _checked(how: Any, held: Held) -> str | Float8 | None:
+        fits = (p for p in cast if fnmatch.fnmatchcase(held.name, p))
+        how = cast.get(next(fits, ""))
     if how is None or isinstance(how, (str, Float8)):
         return how
     raise CallError(

@@ -98,13 +98,9 @@ class Following:
         return far >= need
 
     def wait(
-        self,
-        peer: Any,
-        token: bytes,
-        need: int,
-        within_s: float,
+        self, peer: Any, token: bytes, need: int, within_s: float,
         check: Callable[[], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Wait until a peer is so far; raise when it will not be."""
         until = time.monotonic() + within_s
         with self._changed:

@@ -8,7 +8,7 @@ seen the other's cuts. What several ranks hold alike must have the same sum.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -49,21 +49,18 @@ def differences(theirs: Side, ours: Side) -> list[str]:
     faults += more
     for name, parts in here.items():
         want, got = _total(there.get(name)), _total(parts)
-        if want is None or got is None:
-            continue
-        if want != got:
+        if None not in (want, got) and want != got:
             faults.append(f"{name!r}: sum {got:08x} here, {want:08x} at the source")
     return faults
 
 
-_Parts = Mapping[Box, int]
+_Parts = tuple[tuple[int, ...], dict[Box, int]]
+"""A tensor's shape, and the sums of its parts."""
 
 
-def _parts(
-    who: str, side: Side
-) -> tuple[dict[str, tuple[tuple[int, ...], dict[Box, int]]], list[str]]:
+def _parts(who: str, side: Side) -> tuple[dict[str, _Parts], list[str]]:
     """Return each tensor's shape and parts, and whose copies of a part differ."""
-    found: dict[str, tuple[tuple[int, ...], dict[Box, int]]] = {}
+    found: dict[str, _Parts] = {}
     first: dict[tuple[str, Box], int] = {}
     faults = []
     for rank, (manifest, sums) in enumerate(side):
@@ -79,22 +76,14 @@ def _parts(
     return found, faults
 
 
-def _total(found: tuple[tuple[int, ...], _Parts] | None) -> int | None:
+def _total(found: _Parts | None) -> int | None:
     """Return the sum of a whole tensor; None: the parts are not all of it, once."""
-    if found is None:
+    if found is None or not _are_all(found[0], tuple(found[1])):
         return None
-    shape, parts = found
-    boxes = tuple(parts)
-    if not _are_all(shape, boxes):
-        return None
-    return _added(parts.values())
+    return sum(found[1].values()) & _MASK
 
 
 @functools.lru_cache(maxsize=4096)
 def _are_all(shape: tuple[int, ...], boxes: tuple[Box, ...]) -> bool:
     total = sum(map(volume, boxes))
     return total == volume(whole(shape)) and are_apart(boxes)
-
-
-def _added(sums: Iterable[int]) -> int:
-    return sum(sums) & _MASK

@@ -23,7 +23,7 @@ from stretto.weights.manifest import Manifest
 from stretto.weights.member import Mate, Who
 from stretto.weights.offers import AskedVersion, VersionOffer, offers
 from stretto.weights.pulling import From
-from stretto.weights.switch import Failed, Fetch, Fetched, Leader, NextStep
+from stretto.weights.switch import Failed, Fetched, Leader, NextStep
 from stretto.weights.version import Version
 
 __all__ = ["Leads"]
@@ -192,8 +192,7 @@ class Leads:
             number = self._numbered(asked.version)
             self.versions[number] = asked.version
             self._reports = {}
-            self.state, (fetch,) = self.state.fetch(number)
-            assert isinstance(fetch, Fetch), "it is what was asked for"
+            self.state, fetch = self.state.fetch(number)
             source = [asked.granted[r].dump() for r in range(len(asked.members))]
             self._ranks.tell_ranks(
                 "fetch", attempt=fetch.attempt, v=fetch.version, keep=fetch.keep,
@@ -354,8 +353,7 @@ class Leads:
                 "version yet; policy.wait() returns when it has one"
                 + (f" ({self._ranks.fault})" if self._ranks.fault else "")
             )
-        self.state, (step,) = self.state.step()
-        assert isinstance(step, NextStep), "it is what was asked for"
+        self.state, step = self.state.step()
         return step
 
     def check_foreign(self) -> None:

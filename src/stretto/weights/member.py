@@ -186,18 +186,17 @@ class Member:
 
     def about(self) -> dict[str, Any]:
         """Return what others are told of this, beside who it is."""
-        found = [copy for copy in self.copies if copy.version is not None]
-        newest = max(found, key=lambda copy: self.order(copy.version), default=None)
         coming = next((copy for copy in self.copies if copy.coming), None)
         return {
-            "version": "" if newest is None else str(newest.version),
+            "version": str(self._newest() or ""),
             "coming": "" if coming is None else str(coming.coming),
             "via": [] if coming is None else list(coming.via),
         }
 
-    def order(self, version: Version | None) -> int:
-        """Return which of our copies is newest."""
-        return -1 if version is None else version.counter
+    def _newest(self) -> Version | None:
+        """Return the newest version that can be read here."""
+        found = [copy.version for copy in self.copies if copy.version is not None]
+        return max(found, key=lambda version: version.counter, default=None)
 
     def _hello(self, peer: Any, body: Mapping[str, Any]) -> None:
         who = Who(peer, body)
@@ -288,30 +287,21 @@ class Member:
 
     def _show(self, peer: Any, body: Mapping[str, Any]) -> None:
         """Say who is there, and what they have."""
-        ours = self.about()["version"]
-        here = [(self.team, self.rank, self.of, self.engine.name, ours)]
+        here = [(self.team, self.rank, self.of, self.engine.name, self._newest())]
         here += [
-            (w.team, w.rank, w.of, w.peer.name, str(w.offers or ""))
-            for w in self.known.values()
+            (w.team, w.rank, w.of, w.peer.name, w.offers) for w in self.known.values()
         ]
         newest: dict[str, int] = {}
-        for text in (row[4] for row in here if row[4]):
-            version = Version.parse(text)
-            newest[version.epoch] = max(
-                version.counter, newest.get(version.epoch, version.counter)
-            )
-        rows = []
-        for team, rank, of, engine, text in sorted(here):
-            lag: int | str = "-"
-            if text:
-                version = Version.parse(text)
-                lag = newest[version.epoch] - version.counter
-            rows.append(
-                {
-                    "who": team or "source", "rank": f"{rank} of {of}",
-                    "engine": engine, "version": text or "-", "lag": lag,
-                }
-            )  # fmt: skip
+        for version in (row[-1] for row in here if row[-1]):
+            newest[version.epoch] = max(version.counter, newest.get(version.epoch, 0))
+        rows = [
+            {
+                "who": team or "source", "rank": f"{rank} of {of}", "engine": engine,
+                "version": str(version or "-"),
+                "lag": newest[version.epoch] - version.counter if version else "-",
+            }
+            for team, rank, of, engine, version in sorted(here, key=lambda r: r[:-1])
+        ]  # fmt: skip
         self.send(peer, "shown", rows=rows)
 
     # The end.

@@ -346,8 +346,6 @@ class Policy(Mate):
                     self._tell_leader(
                         "failed", attempt=action.attempt, why=why, is_ours=is_ours
                     )
-                case _:
-                    raise AssertionError(f"{action} is the leader's")
 
     def _report(self, attempt: int) -> None:
         """Tell the leader what has arrived."""

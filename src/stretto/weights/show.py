@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import queue
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,14 +12,14 @@ from stretto.transfer import Engine
 __all__ = ["show"]
 
 _PREFIX = "weights/"
+_Rows = list[dict[str, Any]]
 
 
 class _Asking:
     """Waits for an answer on a topic."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.has_come = threading.Event()
+        self.answer: queue.SimpleQueue[_Rows] = queue.SimpleQueue()
 
     def came(self, peer: Any) -> None:
         """Ask nobody by itself."""
@@ -27,17 +27,14 @@ class _Asking:
     def heard(self, peer: Any, body: Mapping[str, Any]) -> None:
         """Take the answer; hellos are not for who only asks."""
         if body["is"] == "shown":
-            self.rows = [dict(row) for row in body["rows"]]
-            self.has_come.set()
+            self.answer.put([dict(row) for row in body["rows"]])
 
     def lost(self, peer: Any) -> None:
         """Wait no more."""
-        self.has_come.set()
+        self.answer.put([])
 
 
-def show(
-    engine: Engine, where: str, name: str = "", timeout: float = 10.0
-) -> list[dict[str, Any]]:
+def show(engine: Engine, where: str, name: str = "", timeout: float = 10.0) -> _Rows:
     """Return what an engine knows of weights: a row for each rank of each member.
 
     Without a name, of all weights of which it has a copy that can be read.
@@ -56,12 +53,13 @@ def show(
         engine.follow(topic, asking)
         try:
             peer.send(topic, {"is": "show"})
-            if not asking.has_come.wait(timeout):
-                raise TransferTimeout(
-                    f"engine {peer.name!r} says nothing of weights {one!r} within "
-                    f"{timeout} s"
-                )
+            rows = asking.answer.get(timeout=timeout)
+        except queue.Empty:
+            raise TransferTimeout(
+                f"engine {peer.name!r} says nothing of weights {one!r} within "
+                f"{timeout} s"
+            ) from None
         finally:
             engine.unfollow(topic)
-        found += [{"weights": one, **row} for row in asking.rows]
+        found += [{"weights": one, **row} for row in rows]
     return found

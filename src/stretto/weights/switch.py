@@ -16,16 +16,9 @@ in the order in which they were sent.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 __all__ = [
-    "Failed",
-    "Fetch",
-    "Fetched",
-    "Leader",
-    "NextStep",
-    "Pull",
-    "RankCopies",
+    "Action", "Failed", "Fetch", "Fetched", "Leader", "NextStep", "Pull", "RankCopies",
     "Reading",
 ]  # fmt: skip
 
@@ -84,8 +77,7 @@ class Reading:
     copy: int
 
 
-Action = Fetch | NextStep | Fetched | Failed | Pull | Reading
-Made = TypeVar("Made")
+Action = Fetched | Failed | Pull | Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +101,14 @@ class Leader:
         """Return whether a version is of use, and nothing else is under way."""
         return not self.wanted and (version > self.current or self.has_stopped)
 
-    def fetch(self, version: V) -> tuple[Leader, tuple[Action, ...]]:
+    def fetch(self, version: V) -> tuple[Leader, Fetch]:
         """Have all ranks get a version."""
         assert self.can_fetch(version), "who asks has looked"
         keep = 0 if self.is_single else self.current
         after = replace(
             self, attempt=self.attempt + 1, wanted=version, ready=frozenset()
         )
-        return after, (Fetch(after.attempt, version, keep),)
+        return after, Fetch(after.attempt, version, keep)
 
     def hear(self, said: Fetched | Failed) -> Leader:
         """Hear what became of a fetch; what is of an earlier one counts for nothing."""
@@ -136,11 +128,11 @@ class Leader:
         """Return whether a step may be named now."""
         return not (self.has_stopped or (self.is_single and self.wanted))
 
-    def step(self) -> tuple[Leader, tuple[Action, ...]]:
+    def step(self) -> tuple[Leader, NextStep]:
         """Name the next step."""
         assert self.may_step, "who asks has looked"
         after = replace(self, steps=self.steps + 1)
-        return after, (NextStep(after.steps, self.current),)
+        return after, NextStep(after.steps, self.current)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

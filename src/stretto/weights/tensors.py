@@ -19,14 +19,8 @@ from stretto.weights.boxes import Box, whole
 from stretto.weights.manifest import Held
 
 __all__ = [
-    "Own",
-    "emptied",
-    "flat",
-    "lies",
-    "named_tensors",
-    "owned",
-    "require_writable",
-]
+    "Own", "emptied", "flat", "lies", "named_tensors", "owned", "require_writable",
+]  # fmt: skip
 
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 """What DDP, torch.compile and FSDP put before names."""
@@ -51,10 +45,8 @@ class Own:
 def named_tensors(given: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tensors of a module or a mapping, by names without wrappers."""
     if hasattr(given, "named_parameters"):
-        for name, value in given.named_parameters(remove_duplicate=False):
-            yield _bare(name), value
-        for name, value in given.named_buffers(remove_duplicate=False):
-            yield _bare(name), value
+        for of in (given.named_parameters, given.named_buffers):
+            yield from ((_bare(n), v) for n, v in of(remove_duplicate=False))
     elif isinstance(given, Mapping):
         yield from ((str(name), value) for name, value in given.items())
     else:
@@ -100,29 +92,25 @@ def owned(given: Any, layouts: Mapping[str, Any] | None = None) -> list[Own]:
 def emptied(given: Any, some: Iterable[Own]) -> dict[str, Any]:
     """Return tensors that have no elements here: they are any version's."""
     names = {own.name for own in some}
-    found = {}
-    for name, value in named_tensors(given):
-        if value is not None and name not in names:
-            found[name] = value.to_local() if hasattr(value, "placements") else value
-    return found
+    return {
+        name: value.to_local() if hasattr(value, "placements") else value
+        for name, value in named_tensors(given)
+        if value is not None and name not in names
+    }
 
 
 def _own(name: str, value: Any, layout: Any) -> Own | None:
-    is_sharded = hasattr(value, "placements") and hasattr(value, "device_mesh")
-    shape = tuple(int(n) for n in value.shape) if hasattr(value, "shape") else None
-    box: Box | None = None
-    if is_sharded:
-        assert shape is not None, "a DTensor has a shape"
-        box = _box_of(name, value, shape)
+    part: tuple[tuple[int, ...], Box] | None = None
+    if hasattr(value, "placements") and hasattr(value, "device_mesh"):
+        sizes = tuple(map(int, value.shape))
+        part = sizes, _box_of(name, value, sizes)
         value = value.to_local()
     if hasattr(value, "detach"):
         value = value.detach()
     array, dtype = _seen(value, f"{name!r}")
     if layout is not None:
-        shape, box = _said(name, layout, dtype)
-    if box is None:
-        shape, box = tuple(array.shape), whole(array.shape)
-    assert shape is not None, "it was read, or the array's"
+        part = _said(name, layout, dtype)
+    shape, box = part or (tuple(array.shape), whole(array.shape))
     extent = tuple(stop - start for start, stop in box)
     if 0 in array.shape and 0 in extent:
         return None

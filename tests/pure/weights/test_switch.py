@@ -115,11 +115,11 @@ class Ours:
                 yield replace(world, pushed=world.pushed + 1, made=1)
         leader = world.leader
         if world.alive and world.pushed and leader.can_fetch(world.pushed):
-            made, actions = leader.fetch(world.pushed)
-            yield act(replace(world, leader=made), 0, actions)
+            made, fetch = leader.fetch(world.pushed)
+            yield act(replace(world, leader=made), 0, [fetch])
         if leader.steps < STEPS and leader.may_step:
-            made, actions = leader.step()
-            yield act(replace(world, leader=made), 0, actions)
+            made, step = leader.step()
+            yield act(replace(world, leader=made), 0, [step])
         if world.up:
             yield cls.told(replace(world, up=world.up[1:]), world.up[0])
         if world.reports:

@@ -126,20 +126,15 @@ class StrettoCheckpointEngine:
         region = peer.region(f"{name}/names").wait(self._timeout)
         text = np.zeros(region.nbytes, np.uint8)
         region.get(text, deadline=self._timeout).wait(self._timeout)
+        device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
         into = {
-            one: torch.empty(shape, dtype=getattr(torch, dtype), device=self._where())
+            one: torch.empty(shape, dtype=getattr(torch, dtype), device=device)
             for one, shape, dtype in json.loads(text.tobytes())
         }
         replica = f"rollout-{self._rank}"
         with subscribe(engine, name, into=into, replica=replica, copies=1) as policy:
             policy.wait(timeout=self._timeout)
         return into
-
-    def _where(self) -> str:
-        if self._device:
-            return self._device
-        torch = importlib.import_module("torch")
-        return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def register() -> None:
