@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ __all__ = ["CpuExperts", "ReceivedRows", "Routing"]
 Table = NDArray[np.int64]
 _DISPATCH, _COMBINE = 1, 2
 _CALLED = {_DISPATCH: "dispatch", _COMBINE: "combine"}
+Take = Callable[[Table], Any]
+"""Takes what came, of what all ranks have told."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class _Pending:
     work: Any
     result: Any = None
     error: BaseException | None = None
-    done: bool = field(default=False)
+    done: bool = False
 
 
 class CpuExperts:
@@ -96,8 +98,8 @@ class CpuExperts:
     # Both operations: store, tell, hear, take.
 
     def _begin(
-        self, kind: int, number: int, store: Callable[[int], Line | None],
-        take: Callable[[int, Table], Any], *, background: bool,
+        self, kind: int, number: int, store: Callable[[int], tuple[Any, Take]], *,
+        background: bool,
     ) -> _Pending:  # fmt: skip
         """Store rows and tell the ranks; what takes them runs when all were heard."""
         self.settle()
@@ -107,18 +109,17 @@ class CpuExperts:
         turn, self._turn = self._turn, 1 - self._turn
         refused, head = "", self._head[turn]
         head[:4] = kind, number, 0, 0
-        head[4:] = 0
+        take: Take | None = None
         try:
-            told = store(turn)
-            if told is not None:
-                head[4:] = told
+            head[4:], take = store(turn)
         except StrettoError as e:
-            refused, head[2] = str(e), 1
+            refused, head[2], head[4:] = str(e), 1, 0
         heads = self._heads[turn]
 
         def finish() -> Any:
             self._agreed(heads, refused)
-            return take(turn, heads[:, 4:])
+            assert take is not None, "nobody has refused"
+            return take(heads[:, 4:])
 
         work = None
         if background:
@@ -173,33 +174,30 @@ class CpuExperts:
         *, background: bool = False,
     ) -> _Pending:  # fmt: skip
         """Start a dispatch of what a function returns, or refuses: x, ids, weights."""
-        g, kept = self.geometry, dict[str, Any]()
-        number = self._number + 1
+        g, number = self.geometry, self._number + 1
 
-        def store(turn: int) -> Line:
+        def store(turn: int) -> tuple[Line, Take]:
             x, ids, weights = rows()
-            kept["routing"] = routing = self.routing(ids, weights)
-            kept["own"] = x, scales = self._quantised(x)
+            routing = self.routing(ids, weights)
+            own = x, scales = self._quantised(x)
             past = past_caches(routing.counts, g.row_bytes)
             words = record_words(g, _at(x), _at(scales), self._comm.rank, past)
             told = [routing.counts, routing.num_pairs]
             if self._hosts is not None:
                 told.append(self._hosts.send(turn, routing, words))
-                return np.concatenate(told)
-            starts = np.full(g.num_ranks, self._comm.rank * g.slot_bytes, np.int64)
-            sizes = routing.counts * g.record_bytes
-            targets = self._way.open(turn, sizes, starts)
-            compiled.send_records(
-                routing.slots, ids, weights, self._owner, self._local, self._choices,
-                targets, np.array(words, np.int64),
-            )  # fmt: skip
-            return np.concatenate(told)
+            else:
+                starts = np.full(g.num_ranks, self._comm.rank * g.slot_bytes, np.int64)
+                sizes = routing.counts * g.record_bytes
+                compiled.send_records(
+                    routing.slots, ids, weights, self._owner, self._local,
+                    self._choices, self._way.open(turn, sizes, starts),
+                    np.array(words, np.int64),
+                )  # fmt: skip
+            return np.concatenate(told), lambda heads: self._received(
+                turn, heads.copy(), routing, own, number
+            )
 
-        def take(turn: int, heads: Table) -> ReceivedRows:
-            routing, own = kept["routing"], kept["own"]
-            return self._received(turn, heads.copy(), routing, own, number)
-
-        return self._begin(_DISPATCH, number, store, take, background=background)
+        return self._begin(_DISPATCH, number, store, background=background)
 
     def routing(self, ids: Table, weights: NDArray[np.float32]) -> Routing:
         """Return where tokens go."""
@@ -271,21 +269,15 @@ class CpuExperts:
 
     def laid_out(self, ids: Any, counts: Line) -> tuple[Line, Line, Table, int]:
         """Return loads of experts, where they begin, places of rows, how many lines."""
-        g, loads = (
-            self.geometry,
-            np.zeros(self.geometry.num_local(self._comm.rank), int),
-        )
-        starts, places = (
-            np.zeros(loads.size + 1, np.int64),
-            np.empty(ids.shape, np.int64),
-        )
+        g = self.geometry
+        loads = np.zeros(g.num_local(self._comm.rank), np.int64)
+        starts, places = np.zeros(len(loads) + 1, np.int64), np.empty(ids.shape, int)
         compiled.placed(ids, loads, starts, places, g.align)
         if g.layout == "expert":
             return loads, starts, places, int(starts[-1])
         wide = g.max_tokens if g.layout == "rank" else counts
         places = _lines(counts, np.broadcast_to(wide, counts.shape))
-        whole = g.num_ranks * g.max_tokens
-        return loads, starts, places, whole if g.layout == "rank" else len(ids)
+        return loads, starts, places, g.slots if g.layout == "rank" else len(ids)
 
     # Combine.
 
@@ -300,14 +292,16 @@ class CpuExperts:
         is "rank", of the tokens' choices where it is "k"; None: sums only. With
         `places`, R x 1, rows lie there and are not summed here.
         """
-        rank, kept = self._comm.rank, dict[str, Any]()
+        rank = self._comm.rank
         matrix = sent.pair_matrix if order == "k" else sent.row_matrix
         if places is None and self.geometry.layout != "expert":
             places = sent.places
 
-        def store(turn: int) -> None:
+        def store(turn: int) -> tuple[int, Take]:
             rows, weights, dtype = given()
-            kept["weights"], kept["rows"], kept["dtype"] = weights, rows, dtype
+            if weights is None:
+                like = sent.routing.ids if order == "k" else sent.places
+                weights = np.ones(like.shape, np.float32)
             row_bytes = rows.shape[1] * rows.itemsize
             starts = np.array([before(line)[rank] for line in matrix], np.int64)
             sizes = np.ascontiguousarray(matrix[:, rank])
@@ -321,25 +315,24 @@ class CpuExperts:
             else:
                 self._send_sums(sent, rows, weights, dtype, targets)
 
-        def take(turn: int, heads: Table) -> NDArray[Any]:
-            rows = kept["rows"]
-            width = rows.shape[1] * rows.itemsize
-            mine = np.ascontiguousarray(matrix[rank])
-            starts = before(mine)
-            self._way.close(turn, matrix.T * width, starts * width)
-            inbox = self._way.inbox(turn)[: int(mine.sum()) * width]
-            came = inbox.view(rows.dtype).reshape(-1, rows.shape[1])
-            return self._summed(sent.routing, came, starts, kept, order)
+            def take(heads: Table) -> NDArray[Any]:
+                mine = np.ascontiguousarray(matrix[rank])
+                starts = before(mine)
+                self._way.close(turn, matrix.T * row_bytes, starts * row_bytes)
+                inbox = self._way.inbox(turn)[: int(mine.sum()) * row_bytes]
+                came = inbox.view(rows.dtype).reshape(-1, rows.shape[1])
+                how = order, weights, elements.KINDS[dtype]
+                return self._summed(sent.routing, came, starts, *how)
 
-        return self._begin(_COMBINE, sent.number, store, take, background=background)
+            return 0, take
+
+        return self._begin(_COMBINE, sent.number, store, background=background)
 
     def _send_sums(
-        self, sent: ReceivedRows, rows: NDArray[Any],
-        weights: NDArray[np.float32] | None, dtype: str, targets: Line,
+        self, sent: ReceivedRows, rows: NDArray[Any], weights: NDArray[np.float32],
+        dtype: str, targets: Line,
     ) -> None:  # fmt: skip
         """Store sums of rows at the ranks that they came from."""
-        if weights is None:
-            weights = np.ones(sent.places.shape, np.float32)
         line = np.empty(rows.shape[1], rows.dtype)
         total = np.empty(rows.shape[1], np.float32)
         compiled.send_sums[rows.dtype.name](
@@ -348,20 +341,16 @@ class CpuExperts:
         )  # fmt: skip
 
     def _summed(
-        self, routing: Routing, came: NDArray[Any], starts: Line, kept: dict[str, Any],
-        order: str,
+        self, routing: Routing, came: NDArray[Any], starts: Line, order: str,
+        weights: NDArray[np.float32], kind: int,
     ) -> NDArray[Any]:  # fmt: skip
         """Return the sum of each token's rows that came back."""
-        kind = elements.KINDS[kept["dtype"]]
         out = np.empty((routing.ids.shape[0], came.shape[1]), came.dtype)
         total = np.empty(came.shape[1], np.float32)
         if order == "k":
-            weights = kept["weights"]
-            if weights is None:
-                weights = np.ones(routing.ids.shape, np.float32)
             compiled.sum_pairs[came.dtype.name](
-                routing.ids, routing.pairs, self._owner, starts, weights, came, out,
-                total, kind,
+                routing.ids, routing.pairs, self._owner, starts, weights, came,
+                out, total, kind,
             )  # fmt: skip
         else:
             compiled.sum_slots[came.dtype.name](

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +22,8 @@ from stretto.runtime.calls import Communicator
 __all__ = ["Dispatched", "Experts", "Underway"]
 
 
-class _Library(Protocol):
-    """How arrays of a library are read and made."""
-
-    raw: Any
-    """Its type of a byte."""
-
-    def made(self, array: NDArray[Any], dtype: str) -> Any:
-        """Return an array of that library, of our elements."""
-
-
-class _Numpy:
-    """NumPy's own arrays: what it lacks is raw bits."""
-
-    raw = np.uint8
-
-    def made(self, array: NDArray[Any], dtype: str) -> Any:
-        return array.view(np.float16) if dtype == "float16" else array
+_Make = Callable[[NDArray[Any], str], Any]
+"""Makes an array of a library, of our elements of a type."""
 
 
 class Underway:
@@ -55,17 +41,15 @@ class Underway:
 class Dispatched:
     """What a dispatch brought: rows for this rank's experts, and how they go back."""
 
-    def __init__(
-        self, received: ReceivedRows, geometry: Geometry, like: _Library
-    ) -> None:
+    def __init__(self, received: ReceivedRows, geometry: Geometry, made: _Make) -> None:
         """Show what was received as arrays of a library."""
-        g, made = geometry, like.made
+        g = geometry
         rows, scales = received.rows, received.scales
         if g.layout == "rank":
             by_rank = g.num_ranks, g.max_tokens, -1
             rows = rows.reshape(by_rank)
             scales = None if scales is None else scales.reshape(by_rank)
-        self.received, self.geometry, self.like = received, geometry, like
+        self.received, self.geometry = received, geometry
         self.rows = made(rows, "float8_e4m3fn" if g.quantise else g.dtype)
         """Layout "expert": those of each expert, one after the other, each aligned;
         "token": in order of ranks and their tokens; "rank": n x max_tokens, likewise.
@@ -148,15 +132,13 @@ class Experts:
         """
         if self.on_gpu:
             return self.engine.dispatch(x, ids, weights)
-        if _is_tensor(x):
-            from stretto.experts import operators
+        if _is_tensor(x) or _is_tensor(weights):
+            from stretto.experts import operators, tensors
 
-            if operators.in_graph():
+            if _is_tensor(x) and operators.in_graph():
                 return operators.dispatched(self, x, ids, weights)
-        if _follows(x, weights):
-            from stretto.experts.tensors import dispatched
-
-            return dispatched(self, x, ids, weights)
+            if tensors.wants_gradients(x, weights):
+                return tensors.dispatched(self, x, ids, weights)
         return self.plain_dispatch(x, ids, weights)
 
     def plain_dispatch(self, x: Any, ids: Any, weights: Any) -> Dispatched:
@@ -173,7 +155,7 @@ class Experts:
         """
         if self.on_gpu:
             return self._aside(self.engine.dispatch, x, ids, weights)
-        like, since = _library(x), traced.begun()
+        make, since = _maker(x), time.monotonic_ns()
         pending = self.engine.dispatch(
             lambda: self._tokens(x, ids, weights), background=background
         )
@@ -183,7 +165,7 @@ class Experts:
             traced.dispatched(self, received, since)
             if self.check:
                 check_received(self.comm, self.geometry, received)
-            return Dispatched(received, self.geometry, like)
+            return Dispatched(received, self.geometry, make)
 
         return Underway(finish)
 
@@ -198,14 +180,13 @@ class Experts:
         if self.on_gpu:
             return self.engine.combine(rows, sent, weights)
         if _is_tensor(rows):
-            from stretto.experts import operators
+            from stretto.experts import operators, tensors
 
             if operators.in_graph():
                 return operators.combined(self, rows, sent, weights)
-        if weights is None and _follows(rows, getattr(sent, "weights", None)):
-            from stretto.experts.tensors import combined
-
-            return combined(self, rows, sent)
+            followed = rows, getattr(sent, "weights", None)
+            if weights is None and tensors.wants_gradients(*followed):
+                return tensors.combined(self, rows, sent)
         return self.plain_combine(rows, sent, weights)
 
     def plain_combine(self, rows: Any, sent: Dispatched, weights: Any) -> Any:
@@ -218,7 +199,7 @@ class Experts:
         """Start a combine: rows are on their way back when this returns."""
         if self.on_gpu:
             return self._aside(self.engine.combine, rows, sent, weights)
-        like, g, since = _library(rows), self.geometry, traced.begun()
+        make, g, since = _maker(rows), self.geometry, time.monotonic_ns()
         pending = self.engine.combine(
             sent.received, lambda: self._rows(rows, sent, weights), order=g.order,
             background=background,
@@ -227,7 +208,7 @@ class Experts:
         def finish() -> Any:
             out = self.engine.wait(pending)
             traced.combined(self, sent.received, since)
-            return like.made(out, g.dtype)
+            return make(out, g.dtype)
 
         return Underway(finish)
 
@@ -300,18 +281,17 @@ class Experts:
                 f"{where}: x of {len(x)} arrays with quantise={g.quantise or None!r}; "
                 "want one, or fp8 rows and their scales where rows are quantised"
             )
-        views = [host_view(_bytes(x[0]), f"{where}: x"), host_view(x[1], f"{where}: x")]
-        (rows, kind), (scales, of_scales) = views
+        (rows, kind), (scales, of_scales) = (host_view(a, f"{where}: x") for a in x)
         wide = g.scale_bytes // 4
-        if (rows.ndim, scales.ndim) != (2, 2) or (
-            (kind, rows.shape[1], of_scales, scales.shape)
-            != ("uint8", g.hidden, "float32", (rows.shape[0], wide))
-        ):
+        is_fp8 = kind in ("uint8", "float8_e4m3fn") and of_scales == "float32"
+        if not is_fp8 or (rows.shape, scales.shape) != (
+            (*rows.shape[:1], g.hidden), (*rows.shape[:1], wide)
+        ):  # fmt: skip
             raise CallError(
                 f"{where}: x of shape {rows.shape} {kind} and {scales.shape} "
                 f"{of_scales}; want T x {g.hidden} fp8 and T x {wide} float32"
             )
-        return np.ascontiguousarray(rows), np.ascontiguousarray(scales)
+        return np.ascontiguousarray(rows).view(np.uint8), np.ascontiguousarray(scales)
 
     def _elements(
         self, given: Any, what: str, shape: tuple[int | None, ...]
@@ -340,13 +320,6 @@ def _weights(given: Any, what: str, shape: tuple[int, ...]) -> NDArray[np.float3
     return np.ascontiguousarray(view)
 
 
-def _bytes(given: Any) -> Any:
-    """Return fp8 elements as raw bytes, which every library has."""
-    if str(getattr(given, "dtype", "")).endswith("float8_e4m3fn"):
-        return given.view(_library(given).raw)
-    return given
-
-
 def _require_distinct(ids: NDArray[np.int64], where: str) -> None:
     """Refuse a token that names an expert twice."""
     ordered = np.sort(ids, axis=1)
@@ -359,24 +332,19 @@ def _require_distinct(ids: NDArray[np.int64], where: str) -> None:
         )
 
 
-def _follows(*given: Any) -> bool:
-    """Whether autograd follows any of these."""
-    if not any(getattr(one, "requires_grad", False) for one in given):
-        return False
-    from stretto.experts.tensors import wants_gradients
-
-    return wants_gradients(*given)
-
-
 def _is_tensor(given: Any) -> bool:
     return type(given).__module__ == "torch" or hasattr(given, "data_ptr")
 
 
-def _library(given: Any) -> _Library:
+def _maker(given: Any) -> _Make:
     """Return how results are made for who passes such arrays."""
-    given = given[0] if isinstance(given, tuple) and given else given
-    if _is_tensor(given):
-        from stretto.experts import tensors
+    if _is_tensor(given[0] if isinstance(given, tuple) and given else given):
+        from stretto.experts.tensors import made
 
-        return tensors.LIBRARY
-    return _Numpy()
+        return made
+    return _of_numpy
+
+
+def _of_numpy(array: NDArray[Any], dtype: str) -> Any:
+    """Return an array of NumPy's: raw bits of what it lacks."""
+    return array.view(np.float16) if dtype == "float16" else array

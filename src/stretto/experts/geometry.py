@@ -129,6 +129,17 @@ class Geometry:
         return -(-(self.ids_at + 8 * self.top_k) // _LINE) * _LINE
 
     @property
+    def slots(self) -> int:
+        """How many rows may come to a rank."""
+        return self.num_ranks * self.max_tokens
+
+    def most_lines(self, rank: int) -> int:
+        """Return how many lines a rank's rows may take, whatever is chosen."""
+        if self.layout != "expert":
+            return self.slots
+        return self.slots * self.top_k + self.num_local(rank) * (self.align - 1)
+
+    @property
     def slot_bytes(self) -> int:
         """Bytes of an inbox that are one sender's."""
         return self.max_tokens * self.record_bytes

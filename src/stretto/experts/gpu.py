@@ -24,6 +24,7 @@ from stretto.experts.texts import (
     DispatchCall,
     PeerPlaces,
     has_few,
+    laid,
     text_of,
     why_not,
 )
@@ -32,11 +33,6 @@ from stretto.runtime.calls import Communicator
 __all__ = ["GpuDispatched", "GpuExperts", "enqueued"]
 
 MOST_BLOCKS, THREADS = 64, 512
-_TYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 
 class GpuDispatched:
@@ -88,15 +84,13 @@ class GpuDispatched:
     def ids(self) -> Tensor:
         """Of each row that came: its experts of this rank, by number, or -1."""
         g = self.geometry
-        slots = g.num_ranks * g.max_tokens
-        return self._view("out_ids", torch.int32, slots, g.top_k)
+        return self._view("out_ids", torch.int32, g.slots, g.top_k)
 
     @property
     def weights(self) -> Tensor:
         """Of each row that came: the weights of its choices."""
         g = self.geometry
-        slots = g.num_ranks * g.max_tokens
-        return self._view("out_weights", torch.float32, slots, g.top_k)
+        return self._view("out_weights", torch.float32, g.slots, g.top_k)
 
     @property
     def counts(self) -> Tensor:
@@ -146,13 +140,9 @@ class GpuExperts:
             for nbytes, name in ((m.nbytes, "dispatch"), (m.back_nbytes, "combine"))
         )
         text = text_of(g, blocks, threads)
+        how: dict[str, Any] = {"threads": threads, "options": OPTIONS}
         self._dispatch, self._combine = (
-            channels.kernel(
-                f"{text}// {name}\n",
-                f"stretto_{name}",
-                threads=threads,
-                options=OPTIONS,
-            )
+            channels.kernel(f"{text}// {name}\n", f"stretto_{name}", **how)
             for channels, name in ((self._there, "dispatch"), (self._back, "combine"))
         )
         self.memory = torch.from_dlpack(self._there.buffer)
@@ -162,8 +152,8 @@ class GpuExperts:
             blocks * BLOCK_WORDS, dtype=torch.int64, device=device
         )
         self._blocks_at = self._blocks.data_ptr()
-        self._ordinal, self._kind = self.memory.get_device(), _TYPES[g.dtype]
-        self.num_lines = self._most_lines()
+        self._ordinal, self._kind = self.memory.get_device(), getattr(torch, g.dtype)
+        self.num_lines = g.most_lines(comm.rank)
         self.words = self._places()
         """Where each table begins in the words of a dispatch."""
         self.rows_by_rank: list[Any] = []
@@ -174,32 +164,19 @@ class GpuExperts:
         torch.cuda.synchronize()
         comm.barrier()
 
-    def _most_lines(self) -> int:
-        g = self.geometry
-        slots = g.num_ranks * g.max_tokens
-        if g.layout != "expert":
-            return slots
-        return slots * g.top_k + self.num_local * (g.align - 1)
-
     def _places(self) -> dict[str, int]:
-        g, slots = self.geometry, self.geometry.num_ranks * self.geometry.max_tokens
+        g, choices = self.geometry, 4 * self.geometry.slots * self.geometry.top_k
         sizes = {
             "counts": 8 * self.num_local, "starts": 8 * (self.num_local + 1),
-            "sources": 8 * g.num_ranks, "out_ids": 4 * slots * g.top_k,
-            "out_weights": 4 * slots * g.top_k, "out_places": 4 * slots * g.top_k,
-            "out_tokens": 4 * slots, "slots": 0,
+            "sources": 8 * g.num_ranks, "out_ids": choices, "out_weights": choices,
+            "out_places": choices, "out_tokens": 4 * g.slots, "slots": 0,
         }  # fmt: skip
-        places, at = {}, 0
-        for name, size in sizes.items():
-            places[name] = at
-            at += -(-size // 16) * 16
-        return places
+        return laid(sizes, 16)[0]
 
     def _by_rank(self, m: PeerPlaces, half: int) -> tuple[Tensor, Tensor | None]:
         """Return rows by rank, and their scales: of few, or where peers write them."""
         g = self.geometry
-        slots = g.num_ranks * g.max_tokens
-        sizes = {"rows": slots * g.row_bytes, "scales": slots * g.scale_bytes}
+        sizes = {"rows": g.slots * g.row_bytes, "scales": g.slots * g.scale_bytes}
         if has_few(g):
             rows, scales = (self.memory.new_empty(size) for size in sizes.values())
         else:
@@ -207,7 +184,7 @@ class GpuExperts:
                 self.memory[half * m.half + m.at[name] :][:size]
                 for name, size in sizes.items()
             )
-        kind = torch.float8_e4m3fn if g.quantise else _TYPES[g.dtype]
+        kind = torch.float8_e4m3fn if g.quantise else self._kind
         rows = rows.view(kind).view(g.num_ranks, g.max_tokens, g.hidden)
         if not g.quantise:
             return rows, None

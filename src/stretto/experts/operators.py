@@ -24,6 +24,7 @@ from stretto.experts.names import found
 from stretto.experts.tensors import (
     cleared,
     combined_back,
+    raw,
     returned,
     returned_weights,
     summed,
@@ -82,32 +83,20 @@ def combined(ep: Any, rows: Tensor, sent: GraphDispatched, weights: Any) -> Tens
 # What operators do, and their shapes.
 
 
-def _room(g: Geometry, rank: int) -> tuple[int, ...]:
-    """Return the shape of rows, for any routing."""
-    slots = g.num_ranks * g.max_tokens
-    if g.layout == "rank":
-        return g.num_ranks, g.max_tokens, g.hidden
-    if g.layout == "expert":
-        slots = slots * g.top_k + g.num_local(rank) * (g.align - 1)
-    return slots, g.hidden
-
-
 def _shapes(x: Tensor, ids: Tensor, weights: Tensor, experts: str) -> list[Tensor]:
     """Return zeros of a dispatch's results: ids are none."""
     ep = found(experts)
-    g, rows = ep.geometry, _room(ep.geometry, ep.comm.rank)
-    slots, n = g.num_ranks * g.max_tokens, g.num_ranks
-    kind = torch.float8_e4m3fn if g.quantise else x.dtype
+    g, n, rank = ep.geometry, ep.geometry.num_ranks, ep.comm.rank
+    lines = (n, g.max_tokens) if g.layout == "rank" else (g.most_lines(rank),)
+    rows = x.new_zeros((*lines, g.hidden), dtype=torch.uint8 if g.quantise else None)
     whole = torch.int64
     return [
-        x.new_zeros(rows, dtype=torch.uint8).view(kind)
-        if g.quantise
-        else x.new_zeros(rows),
-        x.new_zeros((*rows[:-1], g.scale_bytes // 4), dtype=torch.float32),
-        x.new_full((slots, g.top_k), -1, dtype=torch.int32),
-        x.new_zeros((slots, g.top_k), dtype=torch.float32),
-        x.new_zeros(g.num_local(ep.comm.rank), dtype=whole),
-        x.new_zeros(g.num_local(ep.comm.rank) + 1, dtype=whole),
+        rows.view(torch.float8_e4m3fn) if g.quantise else rows,
+        x.new_zeros((*lines, g.scale_bytes // 4), dtype=torch.float32),
+        x.new_full((g.slots, g.top_k), -1, dtype=torch.int32),
+        x.new_zeros((g.slots, g.top_k), dtype=torch.float32),
+        x.new_zeros(g.num_local(rank), dtype=whole),
+        x.new_zeros(g.num_local(rank) + 1, dtype=whole),
         x.new_zeros(n, dtype=whole),
         x.new_zeros(1 + 2 * n * n, dtype=whole),
     ]
@@ -120,17 +109,13 @@ def _dispatch(x: Tensor, ids: Tensor, weights: Tensor, experts: str) -> list[Ten
     came = sent.rows, sent.scales, sent.ids, sent.weights, sent.counts, sent.starts
     for out, one in zip(made, (*came, sent.sources), strict=False):
         if one is not None and len(one):
-            _raw(out)[: len(one)].copy_(_raw(one))
+            raw(out)[: len(one)].copy_(raw(one))
     kept = sent.received
     made[-1][0] = kept.number
     matrices = made[-1][1:].view(2, *kept.row_matrix.shape)
     matrices[0].copy_(torch.from_numpy(kept.row_matrix.copy()))
     matrices[1].copy_(torch.from_numpy(kept.pair_matrix.copy()))
     return made
-
-
-def _raw(one: Tensor) -> Tensor:
-    return one.view(torch.uint8) if one.dtype == torch.float8_e4m3fn else one
 
 
 def _received(

@@ -18,30 +18,22 @@ from stretto.arrays import host_view
 from stretto.errors import CallError
 from stretto.experts.elements import STORED
 
-__all__ = ["LIBRARY", "TorchTensors", "cleared", "combined", "combined_back",
-           "dispatched", "returned", "returned_weights", "summed",
-           "wants_gradients"]  # fmt: skip
+__all__ = ["cleared", "combined", "combined_back", "dispatched", "made", "raw",
+           "returned", "returned_weights", "summed", "wants_gradients"]  # fmt: skip
 
-_RAW = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float8_e4m3fn": torch.float8_e4m3fn,
-}
+_RAW = ("bfloat16", "float16", "float8_e4m3fn")
 """Types that arrays hold as raw bits."""
 
 
-class TorchTensors:
-    """Results as tensors, which share the memory of arrays."""
-
-    raw = torch.uint8
-
-    def made(self, array: NDArray[Any], dtype: str) -> Any:
-        """Return a tensor of our elements."""
-        tensor = torch.from_numpy(array)
-        return tensor.view(_RAW[dtype]) if dtype in _RAW else tensor
+def made(array: NDArray[Any], dtype: str) -> Any:
+    """Return a tensor of our elements, which shares the memory of an array."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(getattr(torch, dtype)) if dtype in _RAW else tensor
 
 
-LIBRARY = TorchTensors()
+def raw(rows: Tensor) -> Tensor:
+    """Return fp8 rows as bytes, which can be indexed everywhere."""
+    return rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows
 
 
 def wants_gradients(*given: Any) -> bool:
@@ -70,8 +62,8 @@ def dispatched(ep: Any, x: Tensor, ids: Tensor, weights: Any) -> Any:
 
 def combined(ep: Any, rows: Tensor, sent: Any) -> Tensor:
     """Combine, with gradients for rows and for the weights of their dispatch."""
-    made: Tensor = _Combine.apply(rows, sent.weights, sent, ep)
-    return made
+    out: Tensor = _Combine.apply(rows, sent.weights, sent, ep)
+    return out
 
 
 class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
@@ -109,8 +101,8 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
         """Combine."""
         ctx.ep, ctx.received = ep, sent.received
         ctx.save_for_backward(rows, weights)
-        made: Tensor = ep.plain_combine(rows.detach(), sent, None)
-        return made
+        out: Tensor = ep.plain_combine(rows.detach(), sent, None)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -175,5 +167,5 @@ def returned(
     pending = ep.engine.combine(
         received, lambda: (plain, weights, dtype), order=order, places=places
     )
-    made: Tensor = LIBRARY.made(ep.engine.wait(pending), dtype)
-    return made
+    out: Tensor = made(ep.engine.wait(pending), dtype)
+    return out

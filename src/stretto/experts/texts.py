@@ -14,7 +14,7 @@ from stretto.experts.geometry import QUANTISERS, Geometry
 from stretto.registry import texts
 
 __all__ = ["BLOCK_WORDS", "OPTIONS", "CombineCall", "DispatchCall", "PeerPlaces",
-           "chunks_of", "has_few", "text_of", "why_not"]  # fmt: skip
+           "chunks_of", "has_few", "laid", "text_of", "why_not"]  # fmt: skip
 
 _ELEMENTS = {"float32": "Float32", "bfloat16": "BFloat16", "float16": "Float16"}
 _LAYOUTS = {"token": 0, "expert": 1, "rank": 2}
@@ -83,14 +83,12 @@ class PeerPlaces:
     def of(cls, g: Geometry, blocks: int) -> PeerPlaces:
         """Return it for a geometry."""
         in_packets = has_few(g)
-        places, half = _laid(_packets(g) if in_packets else _words(g))
+        places, half = laid(_packets(g) if in_packets else _words(g))
         entered = 2 * 16 * g.num_ranks * blocks
         """A packet of each block of each rank, in two sets."""
         told = entered * chunks_of(g, blocks)
         """The same of each chunk of tokens."""
-        back = g.num_ranks * g.max_tokens
-        if g.order == "k":
-            back = g.max_tokens * g.top_k
+        back = g.max_tokens * g.top_k if g.order == "k" else g.slots
         back *= g.hidden * g.itemsize * (2 if in_packets else 1)
         back_half = -(-back // _PAGE) * _PAGE
         at = {**places, "back_done": 2 * back_half}
@@ -119,8 +117,7 @@ def chunks_of(g: Geometry, blocks: int) -> int:
 
 def _words(g: Geometry) -> dict[str, int]:
     """Return the bytes of each part where rows lie as they are."""
-    slots, n = g.num_ranks * g.max_tokens, g.num_ranks
-    choices = 4 * slots * g.top_k
+    slots, n, choices = g.slots, g.num_ranks, 4 * g.slots * g.top_k
     return {
         "rows": slots * g.row_bytes, "scales": slots * g.scale_bytes, "ids": choices,
         "numbers": choices, "weights": choices, "tokens": 4 * slots,
@@ -130,9 +127,8 @@ def _words(g: Geometry) -> dict[str, int]:
 
 def _packets(g: Geometry) -> dict[str, int]:
     """Return the bytes of each part where all is packets (packets.cuh)."""
-    slots, n, scales = g.num_ranks * g.max_tokens, g.num_ranks, 0
-    if g.quantise:
-        scales = -(-g.hidden // 256)
+    slots, n = g.slots, g.num_ranks
+    scales = -(-g.hidden // 256) if g.quantise else 0
     packets = {
         "rows": slots * (g.row_bytes // 8), "scales": slots * scales,
         "choices": slots * g.top_k, "tokens": slots, "totals": n * _most_locals(g),
@@ -141,12 +137,12 @@ def _packets(g: Geometry) -> dict[str, int]:
     return {name: 16 * many for name, many in packets.items()}
 
 
-def _laid(sizes: dict[str, int]) -> tuple[dict[str, int], int]:
+def laid(sizes: dict[str, int], page: int = _PAGE) -> tuple[dict[str, int], int]:
     """Return where each part begins, and where all end."""
     places, at = {}, 0
     for name, size in sizes.items():
         places[name] = at
-        at += -(-size // _PAGE) * _PAGE
+        at += -(-size // page) * page
     return places, at
 
 

@@ -6,7 +6,6 @@ bytes over the whole operation. Nothing is counted while nobody records.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from stretto.trace import CallKind, collects, observe
 if TYPE_CHECKING:
     from stretto.experts.cpu import ReceivedRows
 
-__all__ = ["EXPERTS", "begun", "combined", "dispatched"]
+__all__ = ["EXPERTS", "combined", "dispatched"]
 
 EXPERTS = "experts of rank"
 """Where recordings have them, in place of a communicator."""
@@ -24,21 +23,13 @@ _MOST_LOADS = 32
 """Of a rank that has more experts, those with most rows are told."""
 
 
-def begun() -> int:
-    """Return the time, as recordings have it."""
-    return time.monotonic_ns()
-
-
 def dispatched(ep: Any, received: ReceivedRows, since_ns: int) -> None:
     """Tell whoever records of a dispatch."""
     if not collects():
         return
     g = ep.geometry
-    rows, rank = received.routing.counts.tolist(), ep.comm.rank
-    _told("experts dispatch", sum(rows) * g.record_bytes, since_ns)
-    for q, count in enumerate(rows):
-        if count and q != rank:
-            _told(f"experts link {rank} to {q}", count * g.record_bytes, since_ns)
+    rank = ep.comm.rank
+    _moved("dispatch", rank, received.routing.counts * g.record_bytes, since_ns)
     mine = [e for e, owner in enumerate(g.owner) if owner == rank]
     most = np.argsort(-received.counts, kind="stable")[:_MOST_LOADS]
     for nth in sorted(most.tolist()):
@@ -51,13 +42,17 @@ def combined(ep: Any, received: ReceivedRows, since_ns: int) -> None:
     if not collects():
         return
     g, rank = ep.geometry, ep.comm.rank
-    by_k = g.order == "k"
-    matrix = received.pair_matrix if by_k else received.row_matrix
-    row, rows = g.hidden * g.itemsize, matrix[:, rank].tolist()
-    _told("experts combine", sum(rows) * row, since_ns)
-    for q, count in enumerate(rows):
-        if count and q != rank:
-            _told(f"experts link {rank} to {q}, back", count * row, since_ns)
+    matrix = received.pair_matrix if g.order == "k" else received.row_matrix
+    nbytes = matrix[:, rank] * (g.hidden * g.itemsize)
+    _moved("combine", rank, nbytes, since_ns, ", back")
+
+
+def _moved(what: str, rank: int, nbytes: Any, since_ns: int, back: str = "") -> None:
+    """Tell of an operation, and of what goes to each other rank."""
+    _told(f"experts {what}", int(nbytes.sum()), since_ns)
+    for q, many in enumerate(nbytes.tolist()):
+        if many and q != rank:
+            _told(f"experts link {rank} to {q}{back}", many, since_ns)
 
 
 def _told(what: str, nbytes: int, since_ns: int) -> None:

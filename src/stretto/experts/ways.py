@@ -7,34 +7,16 @@ Whoever starts operation e + 2 has heard all ranks in e + 1, and so all have lef
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.runtime.calls import Communicator
 
-__all__ = ["CallWay", "MemoryWay", "RowWay", "before", "past_caches", "way_of"]
+__all__ = ["CallWay", "MemoryWay", "before", "past_caches", "way_of"]
 
 Line = NDArray[np.int64]
 _CACHED = 1 << 22
 """Bytes that are more likely read from a cache than not."""
-
-
-class RowWay(Protocol):
-    """What brings rows: opened before they are stored, closed when all were heard."""
-
-    def open(self, turn: int, sizes: Line, starts: Line) -> Line:
-        """Return where to store what goes to each rank.
-
-        So many bytes go there, to begin at `starts` of its inbox.
-        """
-
-    def close(self, turn: int, matrix: NDArray[np.int64], starts: Line) -> Line:
-        """Return where what came from each rank begins; `matrix` has all sizes."""
-
-    def inbox(self, turn: int) -> NDArray[np.uint8]:
-        """Return what came, if it was packed."""
 
 
 class MemoryWay:
@@ -43,28 +25,26 @@ class MemoryWay:
     def __init__(self, comm: Communicator, nbytes: int) -> None:
         """Make the inboxes (collective)."""
         self._mine = comm.empty((2, nbytes), "uint8")
-        peers = comm.peers(self._mine)
-        self._peers = peers
-        bases = [[int(p[i].ctypes.data) for p in peers] for i in range(2)]
+        self._peers = comm.peers(self._mine)
+        bases = [[int(p[i].ctypes.data) for p in self._peers] for i in range(2)]
         self._bases = np.array(bases, np.int64)
         self._rank = comm.rank
 
     def open(self, turn: int, sizes: Line, starts: Line) -> Line:
-        """Return places of the peers' inboxes."""
+        """Return where to store what goes to each rank.
+
+        So many bytes go there, to begin at `starts` of its inbox.
+        """
         places: Line = self._bases[turn] + starts
         return places
 
     def close(self, turn: int, matrix: NDArray[np.int64], starts: Line) -> Line:
-        """Return places of this rank's inbox: all is there."""
-        places: Line = self.begins(turn) + starts
+        """Return where what came from each rank begins; `matrix` has all sizes."""
+        places: Line = self._bases[turn, self._rank] + starts
         return places
 
-    def begins(self, turn: int) -> int:
-        """Return where this rank's inbox begins."""
-        return int(self._bases[turn, self._rank])
-
     def inbox(self, turn: int) -> NDArray[np.uint8]:
-        """Return the inbox."""
+        """Return what came."""
         found: NDArray[np.uint8] = self._mine[turn]
         return found
 
@@ -91,11 +71,11 @@ class CallWay:
         return int(self._in.ctypes.data) + before(comes)
 
     def inbox(self, turn: int) -> NDArray[np.uint8]:
-        """Return the inbox."""
+        """Return what came."""
         return self._in
 
 
-def way_of(comm: Communicator, nbytes: int, out: int) -> RowWay:
+def way_of(comm: Communicator, nbytes: int, out: int) -> MemoryWay | CallWay:
     """Return how rows get to the ranks of a communicator (collective)."""
     if comm.hosts:
         return CallWay(comm, nbytes, out)

@@ -111,10 +111,7 @@ class Buffer(LowLatency):
         """Return a config, for any number of ranks."""
         return Config(Buffer.num_sms)
 
-    @staticmethod
-    def get_combine_config(num_ranks: int) -> Config:
-        """Return a config, for any number of ranks."""
-        return Config(Buffer.num_sms)
+    get_combine_config = get_dispatch_config
 
     def get_comm_stream(self) -> Any:
         """Return the stream of calls: the current one."""
@@ -276,19 +273,14 @@ class Buffer(LowLatency):
 
     def _normal(self, x: Any, sizes: tuple[int, int, int], tokens: int) -> Any:
         """Return experts of a kind that have room for so many tokens of a rank."""
-        plain = x[0] if isinstance(x, tuple) else x
-        dtype = "bfloat16"
-        if not isinstance(x, tuple):
-            dtype = str(plain.dtype).removeprefix("torch.")
-        how: dict[str, Any] = {
-            "layout": "token", "dtype": dtype,
-            "quantise": "fp8_128" if isinstance(x, tuple) else None,
-        }  # fmt: skip
-        if plain.is_cuda:
+        how: dict[str, Any] = {"layout": "token"}
+        if isinstance(x, tuple):
+            how |= {"dtype": "bfloat16", "quantise": "fp8_128"}
+        else:
+            how["dtype"] = str(x.dtype).removeprefix("torch.")
+        if (x[0] if isinstance(x, tuple) else x).is_cuda:
             how |= {"device": "cuda", "blocks": Buffer.num_sms}
-        room = _LEAST_TOKENS
-        while room < tokens:
-            room *= 2
+        room = max(_LEAST_TOKENS, 1 << (tokens - 1).bit_length())
         return self.experts(sizes, room, how)
 
 

@@ -12,6 +12,7 @@ from stretto.errors import CallError
 from stretto.experts.deep_ep.slabs import gathered, packed_exponents, spread
 from stretto.experts.deep_ep.utils import EventHandle, EventOverlap
 from stretto.experts.elements import GROUP
+from stretto.experts.tensors import raw
 from stretto.runtime.calls import Communicator
 
 __all__ = ["LowLatency", "SlabHandle"]
@@ -46,15 +47,18 @@ class LowLatency:
         self._made.clear()
 
     def experts(
-        self, sizes: tuple[int, int, int], tokens: int, how: dict[str, Any]
-    ) -> Any:
-        """Return experts of a kind with room for so many tokens (then collective)."""
-        key = sizes, tuple(sorted(how.items(), key=str))
+        self, sizes: tuple[int, int, int], tokens: int, how: dict[str, Any], *,
+        exactly: bool = False,
+    ) -> Any:  # fmt: skip
+        """Return experts of a kind with room for so many tokens (then collective).
+
+        Or for `exactly` so many, as slabs depend on it, and each token's differ.
+        """
+        key = sizes, exactly and tokens, tuple(sorted(how.items(), key=str))
         found = self._made.get(key)
         if found is None or found.geometry.max_tokens < tokens:
-            num_experts, k, hidden = sizes
-            found = self.comm.experts(num_experts, k, hidden, tokens, **how)
-            self._made[key] = found
+            found = self._made[key] = self.comm.experts(*sizes, tokens, **how)
+            found.distinct = exactly
         return found
 
     @staticmethod
@@ -102,12 +106,13 @@ class LowLatency:
             )
         quantise = ("fp8_128_pow2" if round_scale else "fp8_128") if use_fp8 else None
         how: dict[str, Any] = {
-            "layout": "expert", "order": "k", "quantise": quantise, "tokens": most,
+            "layout": "expert", "order": "k", "quantise": quantise,
             "dtype": str(x.dtype).removeprefix("torch."),
         }  # fmt: skip
         if x.is_cuda:
             how["device"] = "cuda"
-        ep = self._slabbed((num_experts, topk_idx.shape[1], hidden), how)
+        sizes = num_experts, topk_idx.shape[1], hidden
+        ep = self.experts(sizes, most, how, exactly=True)
         given = x.detach()
         if return_recv_hook and not x.is_cuda:
             given = given.clone()  # a caller may write there before the hook
@@ -121,7 +126,7 @@ class LowLatency:
         def receive() -> None:
             sent = handle.sent = underway.wait()
             counts.copy_(sent.counts)
-            spread(sent, *(_raw(one) for one in (sent.rows, rows)))
+            spread(sent, raw(sent.rows), raw(rows))
             if scales is not None:
                 made = packed_exponents(sent.scales) if use_ue8m0 else sent.scales
                 spread(sent, made, scales)
@@ -186,17 +191,6 @@ class LowLatency:
 
     # Parts of both.
 
-    def _slabbed(self, sizes: tuple[int, int, int], how: dict[str, Any]) -> Any:
-        """Return experts with exactly so much room: slabs depend on it."""
-        key = sizes, tuple(sorted(how.items(), key=str))
-        found = self._made.get(key)
-        if found is None:
-            rest = {name: value for name, value in how.items() if name != "tokens"}
-            found = self.comm.experts(*sizes, how["tokens"], **rest)
-            found.distinct = True
-            self._made[key] = found
-        return found
-
     @staticmethod
     def _late(receive: Callable[[], Any], asked: bool) -> Hook | None:
         """Return what receives once, or receive now."""
@@ -219,11 +213,6 @@ def _scales_of(rows: Tensor, packed: bool) -> Tensor:
     kind = torch.int32 if packed else torch.float32
     made = torch.empty((experts, wide, room), dtype=kind, device=rows.device)
     return made.transpose(1, 2)
-
-
-def _raw(rows: Tensor) -> Tensor:
-    """Return fp8 rows as bytes, which can be indexed everywhere."""
-    return rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows
 
 
 def _no_times(stats: Tensor | None) -> None:

@@ -34,9 +34,7 @@ class Config:
         """Return 0: memory is made by the first call of its kind."""
         return 0
 
-    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Return 0: memory is made by the first call of its kind."""
-        return 0
+    get_rdma_buffer_size_hint = get_nvl_buffer_size_hint
 
 
 class EventHandle:
