@@ -11,22 +11,19 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stretto.errors import (
-    CallError,
-    ChecksumError,
-    StrettoError,
-    TransferError,
-    is_interruption,
-)
-from stretto.weights.hashes import Side, differences, read_sums
+from stretto.errors import CallError, ChecksumError, StrettoError, TransferError
+from stretto.weights.hashes import differences, read_sums
 from stretto.weights.manifest import Manifest
-from stretto.weights.member import Mate, Who
+from stretto.weights.member import Mate, Who, fault_of
 from stretto.weights.offers import AskedVersion, VersionOffer, offers
 from stretto.weights.pulling import From
 from stretto.weights.switch import Failed, Fetched, Leader, NextStep
 from stretto.weights.version import Version
 
 __all__ = ["Leads"]
+
+_Report = tuple[Manifest, tuple[int, ...]]
+_Reports = Mapping[int, _Report]
 
 
 class Leads:
@@ -45,7 +42,7 @@ class Leads:
         """Whether the last attempt did: the next one trusts nothing that is here."""
         self._is_bad: set[tuple[str, Version]] = set()
         """From whom a version did not come."""
-        self._reports: dict[int, tuple[Manifest, tuple[int, ...]]] = {}
+        self._reports: dict[int, _Report] = {}
         self._manifests: dict[str, Manifest] = {}
         self.foreign: Version | None = None
         """What was offered of an epoch that is not ours."""
@@ -246,9 +243,7 @@ class Leads:
     def _about(self, asked: AskedVersion, text: str) -> str:
         return f"weights {self._ranks.name!r}, version {asked.version}: {text}"
 
-    def _report_of(
-        self, rank: int, body: Mapping[str, Any]
-    ) -> tuple[Manifest, tuple[int, ...]]:
+    def _report_of(self, rank: int, body: Mapping[str, Any]) -> _Report:
         """Return what a rank says that it has."""
         digest = str(body["digest"])
         if digest not in self._manifests:
@@ -260,28 +255,10 @@ class Leads:
         manifest = self._manifests[digest]
         return manifest, read_sums(str(body["sums"]), manifest)
 
-    def _judge(
-        self, attempt: int, asked: AskedVersion,
-        reports: Mapping[int, tuple[Manifest, tuple[int, ...]]],
-    ) -> None:  # fmt: skip
+    def _judge(self, attempt: int, asked: AskedVersion, reports: _Reports) -> None:
         """Compare what has arrived with what was sent, in a thread of its own."""
-        error: StrettoError | None = None
-        try:
-            theirs = self._theirs(asked)
-            ours = [reports[rank] for rank in sorted(reports)]
-            if faults := differences(theirs, ours):
-                more = f", and {len(faults) - 4} more" if len(faults) > 4 else ""
-                text = (
-                    f"what has arrived is not what was pushed: {'; '.join(faults[:4])}"
-                )
-                error = ChecksumError(self._about(asked, text + more))
-        except StrettoError as e:
-            error = e
-        except Exception as e:  # else the version would be awaited for ever
-            if is_interruption(e):
-                raise
-            text = f"what has arrived cannot be compared: {type(e).__name__}: {e}"
-            error = TransferError(self._about(asked, text))
+        text = self._about(asked, "what has arrived cannot be compared: ")
+        error = fault_of(lambda: self._require_alike(asked, reports), text)
         with self._ranks.changed:
             if self._ranks.is_over:
                 return
@@ -291,15 +268,17 @@ class Leads:
                 self.failed(0, attempt, error)
             self._ranks.changed.notify_all()
 
-    def _theirs(self, asked: AskedVersion) -> Side:
-        """Return what the source's ranks have pushed: it is known since the fetch."""
-        puller = self._ranks.puller
-        found = []
+    def _require_alike(self, asked: AskedVersion, reports: _Reports) -> None:
+        """Raise unless what has arrived is what the source's ranks have pushed."""
+        theirs = []
         for who in asked.members:
             one = asked.granted[who.rank]
-            manifest = puller.manifest(who.peer, one)
-            found.append((manifest, read_sums(one.sums, manifest)))
-        return found
+            manifest = self._ranks.puller.manifest(who.peer, one)
+            theirs.append((manifest, read_sums(one.sums, manifest)))
+        if faults := differences(theirs, [reports[rank] for rank in sorted(reports)]):
+            more = f", and {len(faults) - 4} more" if len(faults) > 4 else ""
+            text = f"what has arrived is not what was pushed: {'; '.join(faults[:4])}"
+            raise ChecksumError(self._about(asked, text + more))
 
     def _committed(self, attempt: int) -> None:
         if self._asked is None or attempt != self.state.attempt:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stretto.errors import CallError, StrettoError
+from stretto.errors import CallError, StrettoError, TransferError, is_interruption
 from stretto.fabric.patience import check_timeout
 from stretto.trace import CallKind, observe
 from stretto.transfer import Engine
@@ -20,7 +20,7 @@ from stretto.weights.early import FAILED
 from stretto.weights.pulling import Puller
 from stretto.weights.version import Version
 
-__all__ = ["Mate", "Member", "Who"]
+__all__ = ["Mate", "Member", "Who", "fault_of"]
 
 WEIGHTS = "weights of rank"
 """Where recordings have them, in place of a communicator."""
@@ -55,6 +55,22 @@ class Who:
         """Take it that a version is not to be had there."""
         self.offers = None if self.offers == version else self.offers
         self.coming = None if self.coming == version else self.coming
+
+
+def fault_of(work: Callable[[], object], what: str = "") -> StrettoError | None:
+    """Do something in a thread of its own; return what went wrong, of any kind.
+
+    Else whoever waits for the end of it would do so for ever.
+    """
+    try:
+        work()
+    except StrettoError as e:
+        return e
+    except Exception as e:
+        if is_interruption(e):
+            raise
+        return TransferError(f"{what}{type(e).__name__}: {e}")
+    return None
 
 
 class Member:

@@ -253,13 +253,13 @@ class GpuMemory(HostMemory):
             return
         bits = bits.view(_SIGNED[bits.itemsize])
         values = self._torch.from_numpy(bits).to(into.device).view(into.dtype)
+        axes: Sequence[Any] = (places,)
         if into.is_contiguous():
-            index = (self._torch.from_numpy(places).to(into.device),)
-            into.view(-1).index_put_(index, values)
+            into = into.view(-1)
         else:
             axes = np.unravel_index(places, tuple(into.shape))
-            index = tuple(self._torch.from_numpy(a).to(into.device) for a in axes)
-            into.index_put_(index, values)
+        index = tuple(self._torch.from_numpy(a).to(into.device) for a in axes)
+        into.index_put_(index, values)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -61,14 +61,11 @@ class AskedVersion:
 
     def __init__(self, number: int, offer: VersionOffer, base: str) -> None:
         """Ask for an offer; changes since `base` are enough, if that is not empty."""
-        self.number, self.offer, self.base = number, offer, base
+        self.number, self.base = number, base
         self.team, self.version, self.members = offer.team, offer.version, offer.members
+        self.through = [*offer.via, *filter(None, [offer.team])]
+        """By which replicas it comes to us."""
         self.granted: dict[int, From] = {}
-
-    @property
-    def through(self) -> list[str]:
-        """Return by which replicas it comes to us."""
-        return [*self.offer.via, *([self.team] if self.team else [])]
 
     @property
     def is_whole(self) -> bool:

@@ -16,14 +16,13 @@ from stretto.errors import (
     StrettoError,
     TransferError,
     TransferTimeout,
-    is_interruption,
 )
 from stretto.fabric.patience import check_deadline, check_timeout
 from stretto.transfer import Engine
 from stretto.weights.buffers import Buffers
 from stretto.weights.early import Following
 from stretto.weights.leading import Leads
-from stretto.weights.member import Mate, Who
+from stretto.weights.member import Mate, Who, fault_of
 from stretto.weights.names import Names
 from stretto.weights.pulling import Origin, Puller, wanted_of
 from stretto.weights.switch import (
@@ -356,16 +355,13 @@ class Policy(Mate):
         """Write a version into a copy, in a thread of its own."""
         begun, nbytes = time.monotonic_ns(), self._buffers.nbytes
         version = self._versions.get(pull.version)
-        error: StrettoError | None = None
-        try:
+
+        def read() -> None:
+            nonlocal nbytes
             assert version is not None, "it was named with the fetch"
             nbytes = self._buffers.pull(pull.copy, origin, self._deadline, version)
-        except StrettoError as e:
-            error = e
-        except Exception as e:
-            if is_interruption(e):
-                raise
-            error = TransferError(f"{type(e).__name__}: {e}")
+
+        error = fault_of(read)
         self.record("pull", version, begun, nbytes, failed=bool(error))
         with self.changed:
             if error is not None:

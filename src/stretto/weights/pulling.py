@@ -7,7 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -65,11 +65,7 @@ class From:
 
     def dump(self) -> dict[str, Any]:
         """Return it as a message."""
-        return {
-            "identity": self.identity, "metadata": dict(self.metadata),
-            "tag": self.tag, "digest": self.digest, "token": self.token.hex(),
-            "sums": self.sums, "whole": self.whole, "changes": list(self.changes),
-        }  # fmt: skip
+        return {**asdict(self), "token": self.token.hex()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Looking:
     def __init__(self, manifest: Manifest, base: Version) -> None:
         self.blocks, self.base = BlockMap(manifest), base
         self.whole = int((self.blocks.sizes * self.blocks.items).sum())
-        self._found: list[Any] = [None] * len(self.blocks.parts)
+        self.found: list[Any] = [None] * len(self.blocks.parts)
         self.nbytes = 0
         """What changes take, of the parts that were seen."""
         self.count = 0
@@ -40,14 +40,10 @@ class Looking:
     def see(self, number: int, compare: Callable[[], Found]) -> None:
         """Compare a part; none any more when it is too much."""
         if not self.is_too_much:
-            found = self._found[number] = compare()
+            found = self.found[number] = compare()
             count = int(found[0].sum())
             self.nbytes += count * (2 + int(self.blocks.items[number]))
             self.count += count
-
-    def packed(self) -> Any:
-        """Return what has changed, for peers."""
-        return packed(self.blocks, self._found)
 
 
 class Recent:
@@ -92,7 +88,7 @@ class Recent:
                 f"it is looked at again in {_PAUSE + 1} pushes"
             )
             return
-        made = looking.packed()
+        made = packed(looking.blocks, looking.found)
         name = region_name(self._name, tag, f"changes/{version.counter}")
         region = self._engine.share(made, name, read_only=True)
         self._kept.append((looking.base, version, region))
@@ -101,12 +97,11 @@ class Recent:
             f"{looking.count / elements:.2%} of the elements changed since "
             f"{looking.base}: {len(made)} bytes of {looking.whole}"
         )
-        while len(self._kept) > _MOST_KEPT or self._nbytes > _MOST * looking.whole:
+        most = _MOST * looking.whole
+        while len(self._kept) > _MOST_KEPT or most < sum(
+            kept.nbytes for _, _, kept in self._kept
+        ):
             self._engine.unshare(self._kept.popleft()[2])
-
-    @property
-    def _nbytes(self) -> int:
-        return sum(region.nbytes for _, _, region in self._kept)
 
     def chain(self, base: Version, version: Version) -> list[int]:
         """Return the counters of changes that lead from one version to another."""

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from stretto.errors import CallError, TransferTimeout
@@ -104,7 +104,9 @@ class Source(Member):
             engine, name, team="", rank=rank, of=num_ranks, patience=patience
         )
         self._made = [made_of(own, cast) for own in owned(given, layouts)]
-        self.fan = _fan(fan, rank)
+        if not isinstance(fan, int) or fan < 0:
+            raise CallError(f"fan={fan!r}; want a whole number, 0 for no limit")
+        self.fan = 0 if rank else fan  # of several ranks the first says it for all
         self._memory = memory_of(engine, [one.own.array for one in self._made])
         self._places: list[list[Any]] = []
         self._numbers: list[tuple[int, ...]] = []
@@ -308,8 +310,8 @@ class Source(Member):
             sources: list[Any] = []
             for one, places in zip(self._made, self._places, strict=True):
                 parts += zip(one.helds, places, strict=True)
-                cast = [None] * len(places)
-                sources += [one.own.array] if one.how is None else cast
+                plain = one.own.array if one.how is None else None
+                sources += [plain] * len(places)
             made = Copy(self._memory, self.name, "snap", parts, sources, tell=self.send)
             numbers = iter(made.numbers[i] for i in range(len(parts)))
             self._numbers = [tuple(islice(numbers, len(p))) for p in self._places]
@@ -320,17 +322,15 @@ class Source(Member):
 
     def _room(self) -> list[list[Any]]:
         """Return memory for a snapshot, of one piece."""
-        sizes = [[h.layout(1).part_bytes for h in one.helds] for one in self._made]
-        rounded = [-(-n // _ALIGNED) * _ALIGNED for some in sizes for n in some]
-        room, begin, found = self._memory.room(sum(rounded)), 0, []
-        for one, some in zip(self._made, sizes, strict=True):
-            places = []
-            for held, size in zip(one.helds, some, strict=True):
-                part = room[begin : begin + size]
-                places.append(self._memory.typed(part, held.dtype, held.extent))
-                begin += -(-size // _ALIGNED) * _ALIGNED
-            found.append(places)
-        return found
+        helds = [held for one in self._made for held in one.helds]
+        sizes = [held.layout(1).part_bytes for held in helds]
+        begins = [0, *accumulate(-(-size // _ALIGNED) * _ALIGNED for size in sizes)]
+        room, typed = self._memory.room(begins[-1]), self._memory.typed
+        places = (
+            typed(room[begin : begin + size], held.dtype, held.extent)
+            for held, begin, size in zip(helds, begins, sizes, strict=False)
+        )
+        return [list(islice(places, len(one.helds))) for one in self._made]
 
     def close(self) -> None:
         """Take all memory back, and say nothing more."""
@@ -338,10 +338,3 @@ class Source(Member):
             super().close()
             self._recent.close()
             self._memory.close()
-
-
-def _fan(fan: int, rank: int) -> int:
-    """Return how many may read at once; of several ranks the first says it for all."""
-    if not isinstance(fan, int) or fan < 0:
-        raise CallError(f"fan={fan!r}; want a whole number, 0 for no limit")
-    return 0 if rank else fan

@@ -53,13 +53,16 @@ class PausedModel:
                 layouts=None, replica=replica, rank=rank, num_ranks=num_ranks, copies=1,
                 memory=None, start=Version(epoch, 0), patience=5.0, deadline=timeout,
             )  # fmt: skip
-            while len(self.policy.mates()) < num_ranks - 1:
-                if time.monotonic() > until:
+            with self.policy.changed:
+                self.policy.changed.wait_for(
+                    lambda: len(self.policy.mates()) == num_ranks - 1,
+                    max(0.0, until - time.monotonic()),
+                )
+                if (here := len(self.policy.mates()) + 1) < num_ranks:
                     raise TransferTimeout(
-                        f"replica {replica!r}: {len(self.policy.mates()) + 1} of "
-                        f"{num_ranks} ranks have come within {timeout} s"
+                        f"replica {replica!r}: {here} of {num_ranks} ranks have come "
+                        f"within {timeout} s"
                     )
-                time.sleep(0.01)
             self._begin()
         except BaseException:
             self.engine.close()
