@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.experts.elements import add16, add32, narrow16, narrow32
+import numpy as np
+
+from stretto.experts.elements import add, narrow, of_each
 from stretto.fabric.jit.atomics import compiled, fence
 from stretto.fabric.jit.libc import memcpy
 from stretto.transfer.copying.compiled import copy
@@ -167,81 +169,63 @@ def send_back(
     fence()
 
 
-def _send_sums(item: str, add: Any, narrow: Any) -> Any:
-    """Return what stores sums of rows at the ranks that they came from."""
-
-    @compiled(
-        f"void({_LINE},{_TABLE},{_WEIGHTS},{item}[:,::1],{item}[::1],float32[::1],"
-        f"{_LINE},int64,int64)",
-        lean=True,
-    )
-    def send_sums(
-        counts: Any, places: Any, weights: Any, rows: Any, line: Any, total: Any,
-        targets: Any, kind: int, past: int,
-    ) -> None:  # fmt: skip
-        r, row_bytes = 0, line.itemsize * line.shape[0]
-        for s in range(counts.shape[0]):
-            for slot in range(counts[s]):
-                total[:] = 0
-                for j in range(places.shape[1]):
-                    if places[r, j] >= 0:
-                        add(total, rows, places[r, j], weights[r, j], kind)
-                narrow(total, line, kind)
-                copy(targets[s] + slot * row_bytes, line.ctypes.data, row_bytes, past)
-                r += 1
-        fence()
-
-    return send_sums
-
-
-def _sum_slots(item: str, add: Any, narrow: Any) -> Any:
-    """Return what sums a token's rows of all ranks, in order of ranks."""
-
-    @compiled(
-        f"void({_TABLE},{_LINE},{item}[:,::1],{item}[:,::1],float32[::1],int64)",
-        lean=True,
-    )
-    def sum_slots(
-        slots: Any, starts: Any, rows: Any, out: Any, total: Any, kind: int
-    ) -> None:
-        for t in range(slots.shape[0]):
-            total[:] = 0
-            for q in range(slots.shape[1]):
-                if slots[t, q] >= 0:
-                    add(total, rows, starts[q] + slots[t, q], 1.0, kind)
-            narrow(total, out[t], kind)
-
-    return sum_slots
-
-
-def _sum_pairs(item: str, add: Any, narrow: Any) -> Any:
-    """Return what sums a token's rows of all choices, in their order."""
-
-    @compiled(
-        f"void({_TABLE},{_TABLE},{_LINE},{_LINE},{_WEIGHTS},{item}[:,::1],"
-        f"{item}[:,::1],float32[::1],int64)",
-        lean=True,
-    )
-    def sum_pairs(
-        ids: Any, pairs: Any, owner: Any, starts: Any, weights: Any, rows: Any,
-        out: Any, total: Any, kind: int,
-    ) -> None:  # fmt: skip
-        for t in range(ids.shape[0]):
-            total[:] = 0
-            for j in range(ids.shape[1]):
-                if pairs[t, j] >= 0:
-                    at = starts[owner[ids[t, j]]] + pairs[t, j]
-                    add(total, rows, at, weights[t, j], kind)
-            narrow(total, out[t], kind)
-
-    return sum_pairs
-
-
-send_sums, sum_slots, sum_pairs = (
-    {
-        "float32": make("float32", add32, narrow32),
-        "uint16": make("uint16", add16, narrow16),
-    }
-    for make in (_send_sums, _sum_slots, _sum_pairs)
+@compiled(
+    *of_each(
+        f"void({_LINE},{_TABLE},{_WEIGHTS},item[:,::1],item[::1],float32[::1],{_LINE},"
+        "int64,int64)"
+    ),
+    lean=True,
 )
-"""By how elements are stored."""
+def send_sums(
+    counts: Any, places: Any, weights: Any, rows: Any, line: Any, total: Any,
+    targets: Any, kind: int, past: int,
+) -> None:  # fmt: skip
+    """Store sums of rows at the ranks that they came from; two are scratch."""
+    r, row_bytes = 0, line.itemsize * line.shape[0]
+    for s in range(counts.shape[0]):
+        for slot in range(counts[s]):
+            total[:] = 0
+            for j in range(places.shape[1]):
+                if places[r, j] >= 0:
+                    add(total, rows, places[r, j], weights[r, j], kind)
+            narrow(total, line, kind)
+            copy(targets[s] + slot * row_bytes, line.ctypes.data, row_bytes, past)
+            r += 1
+    fence()
+
+
+@compiled(
+    *of_each(f"void({_TABLE},{_LINE},item[:,::1],item[:,::1],float32[::1],int64)"),
+    lean=True,
+)
+def sum_slots(
+    slots: Any, starts: Any, rows: Any, out: Any, total: Any, kind: int
+) -> None:
+    """Sum a token's rows of all ranks, in order of ranks; `total` is scratch."""
+    for t in range(slots.shape[0]):
+        total[:] = 0
+        for q in range(slots.shape[1]):
+            if slots[t, q] >= 0:
+                add(total, rows, starts[q] + slots[t, q], np.float32(1.0), kind)
+        narrow(total, out[t], kind)
+
+
+@compiled(
+    *of_each(
+        f"void({_TABLE},{_TABLE},{_LINE},{_LINE},{_WEIGHTS},item[:,::1],item[:,::1],"
+        "float32[::1],int64)"
+    ),
+    lean=True,
+)
+def sum_pairs(
+    ids: Any, pairs: Any, owner: Any, starts: Any, weights: Any, rows: Any, out: Any,
+    total: Any, kind: int,
+) -> None:  # fmt: skip
+    """Sum a token's rows of all choices, in their order; `total` is scratch."""
+    for t in range(ids.shape[0]):
+        total[:] = 0
+        for j in range(ids.shape[1]):
+            if pairs[t, j] >= 0:
+                at = starts[owner[ids[t, j]]] + pairs[t, j]
+                add(total, rows, at, weights[t, j], kind)
+        narrow(total, out[t], kind)

@@ -335,7 +335,7 @@ class CpuExperts:
         """Store sums of rows at the ranks that they came from."""
         line = np.empty(rows.shape[1], rows.dtype)
         total = np.empty(rows.shape[1], np.float32)
-        compiled.send_sums[rows.dtype.name](
+        compiled.send_sums(
             sent.sources, sent.places, weights, rows, line, total, targets,
             elements.KINDS[dtype], past_caches(sent.sources, rows[:1].nbytes),
         )  # fmt: skip
@@ -348,14 +348,12 @@ class CpuExperts:
         out = np.empty((routing.ids.shape[0], came.shape[1]), came.dtype)
         total = np.empty(came.shape[1], np.float32)
         if order == "k":
-            compiled.sum_pairs[came.dtype.name](
+            compiled.sum_pairs(
                 routing.ids, routing.pairs, self._owner, starts, weights, came,
                 out, total, kind,
             )  # fmt: skip
         else:
-            compiled.sum_slots[came.dtype.name](
-                routing.slots, starts, came, out, total, kind
-            )
+            compiled.sum_slots(routing.slots, starts, came, out, total, kind)
         return out
 
 
@@ -378,10 +376,9 @@ def quantised(
     """Return rows as fp8, and their scales."""
     out = np.empty(x.shape, np.uint8)
     scales = np.empty((x.shape[0], x.shape[1] // elements.GROUP), np.float32)
-    kind, powers = elements.KINDS[dtype], QUANTISERS[how]
     if dtype == "float32":
-        elements.quantised32(x, out, scales, kind, powers)
+        elements.quantised32(x, out, scales, QUANTISERS[how])
     else:
-        line = np.empty(x.shape[1], np.float32)
-        elements.quantised16(x, out, scales, kind, powers, line)
+        kind, line = elements.KINDS[dtype], np.empty(x.shape[1], np.float32)
+        elements.quantised16(x, out, scales, QUANTISERS[how], kind, line)
     return out, scales

@@ -22,8 +22,8 @@ from stretto.quantised.elements import (
 )
 from stretto.quantised.wire import GROUP
 
-__all__ = ["BF16", "F16", "F32", "GROUP", "KINDS", "STORED", "add16", "add32",
-           "narrow16", "narrow32", "quantised16", "quantised32"]  # fmt: skip
+__all__ = ["GROUP", "KINDS", "STORED", "add", "narrow", "of_each", "quantised16",
+           "quantised32"]  # fmt: skip
 
 _U, _F = np.uint32, np.float32
 _LEAST_AMAX = _F(1e-4)
@@ -31,19 +31,19 @@ _LEAST_AMAX = _F(1e-4)
 _MOST, _PER_MOST = _F(448.0), _F(1 / 448)
 
 
-@compiled("void(float32[::1],float32[:,::1],int64,float32,int64)", lean=True)
-def add32(total: Any, rows: Any, at: int, weight: Any, kind: int) -> None:
-    """Add a row, times a weight."""
-    row = rows[at]
-    for i in range(total.shape[0]):
-        total[i] += row[i] * weight
+def of_each(signature: str) -> list[str]:
+    """Return a signature for each way in which elements are stored, its `item`."""
+    return [signature.replace("item", item) for item in ("float32", "uint16")]
 
 
-@compiled("void(float32[::1],uint16[:,::1],int64,float32,int64)", lean=True)
-def add16(total: Any, rows: Any, at: int, weight: Any, kind: int) -> None:
-    """Add a row of 16-bit floats, times a weight."""
+@compiled(*of_each("void(float32[::1],item[:,::1],int64,float32,int64)"), lean=True)
+def add(total: Any, rows: Any, at: int, weight: Any, kind: int) -> None:
+    """Add a row, times a weight; each kind has a loop of its own, of vectors."""
     row = rows[at]
-    if kind == BF16:  # a loop of its own: vectors
+    if kind == F32:
+        for i in range(total.shape[0]):
+            total[i] += _F(row[i]) * weight
+    elif kind == BF16:
         for i in range(total.shape[0]):
             total[i] += _U(_U(row[i]) << _U(16)).view(_F) * weight
     else:
@@ -51,17 +51,13 @@ def add16(total: Any, rows: Any, at: int, weight: Any, kind: int) -> None:
             total[i] += widened(row[i], kind) * weight
 
 
-@compiled("void(float32[::1],float32[::1],int64)", lean=True)
-def narrow32(total: Any, out: Any, kind: int) -> None:
-    """Store a sum."""
-    for i in range(total.shape[0]):
-        out[i] = total[i]
-
-
-@compiled("void(float32[::1],uint16[::1],int64)", lean=True)
-def narrow16(total: Any, out: Any, kind: int) -> None:
-    """Round a sum to 16-bit floats."""
-    if kind == BF16:
+@compiled(*of_each("void(float32[::1],item[::1],int64)"), lean=True)
+def narrow(total: Any, out: Any, kind: int) -> None:
+    """Store a sum, rounded to a kind."""
+    if kind == F32:
+        for i in range(total.shape[0]):
+            out[i] = total[i]
+    elif kind == BF16:
         for i in range(total.shape[0]):
             out[i] = narrowed(total[i], BF16)
     else:
@@ -90,8 +86,8 @@ def _quantised(row: Any, out: Any, scales: Any, powers: int) -> None:
             out[i] = narrowed8(row[i] * scale)
 
 
-@compiled("void(float32[:,::1],uint8[:,::1],float32[:,::1],int64,int64)", lean=True)
-def quantised32(rows: Any, out: Any, scales: Any, kind: int, powers: int) -> None:
+@compiled("void(float32[:,::1],uint8[:,::1],float32[:,::1],int64)", lean=True)
+def quantised32(rows: Any, out: Any, scales: Any, powers: int) -> None:
     """Make fp8 of rows, with a scale for each group of elements."""
     for t in range(rows.shape[0]):
         _quantised(rows[t], out[t], scales[t], powers)
@@ -100,7 +96,7 @@ def quantised32(rows: Any, out: Any, scales: Any, kind: int, powers: int) -> Non
 @compiled("void(uint16[:,::1],uint8[:,::1],float32[:,::1],int64,int64,float32[::1])",
           lean=True)  # fmt: skip
 def quantised16(
-    rows: Any, out: Any, scales: Any, kind: int, powers: int, line: Any
+    rows: Any, out: Any, scales: Any, powers: int, kind: int, line: Any
 ) -> None:
     """Make fp8 of rows of 16-bit floats; `line` is scratch."""
     for t in range(rows.shape[0]):

@@ -120,7 +120,7 @@ def test_short_floats_are_read_and_rounded_as_everybody_does(name):
     values = raw.view(kind).astype(np.float32)
     good = np.isfinite(values)
     total = np.zeros(1 << 16, np.float32)
-    elements.add16(total, raw.reshape(1, -1), 0, 1.0, elements.KINDS[name])
+    elements.add(total, raw.reshape(1, -1), 0, 1.0, elements.KINDS[name])
     assert np.array_equal(values[good], total[good])
     assert np.isnan(total[np.isnan(values)]).all()
 
@@ -130,7 +130,7 @@ def test_short_floats_are_read_and_rounded_as_everybody_does(name):
     wide = np.concatenate([values, middles, *(b.astype(np.float32) for b in beside)])
     wide = np.concatenate([wide, np.float32([1e38, -1e38, 65519.9, 65520, np.inf])])
     made = np.empty(wide.size, np.uint16)
-    elements.narrow16(wide, made, elements.KINDS[name])
+    elements.narrow(wide, made, elements.KINDS[name])
     with np.errstate(over="ignore", invalid="ignore"):
         want = wide.astype(kind)
     seen = ~np.isnan(wide)

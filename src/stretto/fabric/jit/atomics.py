@@ -63,9 +63,9 @@ lower_getattr(types.IntEnumMember, "at")(_at)
 
 
 def compiled(
-    signature: str, *, nogil: bool = True, lean: bool = False
+    *signatures: str, nogil: bool = True, lean: bool = False
 ) -> Callable[[Compiled], Compiled]:
-    """Compile a function now, for one signature, to run without the GIL.
+    """Compile a function now, for each signature, to run without the GIL.
 
     What is over at once keeps it: giving it back takes longer. A `lean` one neither
     makes arrays nor keeps any, so it counts no references to those it is handed, and
@@ -77,9 +77,10 @@ def compiled(
         dispatcher = njit(nogil=nogil, **how)(function)
         if not config.DISABLE_JIT:
             sources = sources_of(function.__code__.co_filename) + "lean" * lean
-            with held_back(), KeptFunctions(function, sources) as kept:
-                dispatcher._cache = kept
-                dispatcher.compile(signature)
+            for signature in signatures:
+                with held_back(), KeptFunctions(function, sources) as kept:
+                    dispatcher._cache = kept
+                    dispatcher.compile(signature)
             dispatcher.disable_compile()
         done: Compiled = dispatcher
         return done
@@ -101,7 +102,7 @@ def entry(function: Any) -> int:
 def direct(function: Any) -> Callable[..., Any]:
     """Return what calls a compiled function from Python with whole numbers at once.
 
-    Numba first looks which of a function's signatures fits, but ours have one each.
+    Numba first looks which of a function's signatures fits; these have one each.
     """
     (made,) = function.overloads.values()
     found: Callable[..., Any] = made.entry_point
