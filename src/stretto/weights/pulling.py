@@ -146,10 +146,11 @@ class Puller:
             self._manifests[one.digest] = made
         return self._manifests[one.digest]
 
-    def plan(
-        self, manifests: Sequence[Manifest], most: int = _WHOLE
+    def _plan(
+        self, pairs: Sequence[tuple[Any, From]], most: int
     ) -> tuple[There, tuple[_Get, ...]]:
         """Return what is to be read, proved; LayoutError names what does not fit."""
+        manifests = [self.manifest(peer, one) for peer, one in pairs]
         key = (str(most), *(m.digest for m in manifests))
         if key not in self._plans:
             there = There(manifests)
@@ -163,13 +164,8 @@ class Puller:
 
     def there(self, source: Sequence[From]) -> There:
         """Return what a source holds; it fits what is wanted, or that is raised."""
-        return self._planned(self._peers(source))[0]
-
-    def _planned(
-        self, pairs: Sequence[tuple[Any, From]]
-    ) -> tuple[There, tuple[_Get, ...]]:
-        manifests = [self.manifest(peer, one) for peer, one in pairs]
-        return self.plan(manifests, self._most(pairs))
+        pairs = self._peers(source)
+        return self._plan(pairs, self._most(pairs))[0]
 
     def _most(self, pairs: Sequence[tuple[Any, From]]) -> int:
         """Return the bytes of a piece in which it is worth it to read, at most."""
@@ -184,7 +180,7 @@ class Puller:
         What lies on a GPU is read by a `stream` of ours. `onto` is told how far it is.
         """
         pairs = self._peers(source)
-        there, gets = self._planned(pairs)
+        there, gets = self._plan(pairs, self._most(pairs))
         early = [(p, one.token) for p, one in pairs if not one.whole]
         self._begun = []
         try:
@@ -205,15 +201,12 @@ class Puller:
     ) -> int:
         """Put in place what has changed since what lies in arrays; return the bytes."""
         pairs, nbytes = self._peers(source), 0
-        manifests = [self.manifest(peer, one) for peer, one in pairs]
-        _, gets = self.plan(manifests)
+        there, gets = self._plan(pairs, _WHOLE)
         for rank, (peer, one) in enumerate(pairs):
             some = [get for get in gets if get.rank == rank]
-            targets = list(_targets(some, manifests[rank], into))
-            if not targets:
-                continue
-            blocks = BlockMap(manifests[rank])
-            for counter in one.changes:
+            manifest = there.manifests[rank]
+            targets, blocks = list(_targets(some, manifest, into)), BlockMap(manifest)
+            for counter in one.changes if targets else ():
                 name = region_name(self._name, one.tag, f"changes/{counter}")
                 region = peer.region(name).wait(CONNECT_S)
                 fetch = partial(self._fetch, region, one, deadline)
