@@ -94,31 +94,29 @@ class Experts:
         self.comm, self.check = comm, check
         self.distinct = False
         """Whether a token that names an expert twice is refused, on CPUs."""
-        refused, geometry = "", None
+        refused, of = "", dict[str, Any]()
         try:
-            geometry = Geometry.of(
+            self.geometry = Geometry.of(
                 comm.num_ranks, placement, num_experts=num_experts, top_k=top_k,
                 hidden=hidden, max_tokens=max_tokens, dtype=dtype, layout=layout,
                 quantise=quantise, align=align, order=order,
             )  # fmt: skip
+            of = self.geometry.said()
         except (StrettoError, TypeError, ValueError) as e:
             refused = f"rank {comm.rank}: experts: {e}"
-        mine = {"refused": refused, "of": None if geometry is None else geometry.said()}
-        said = comm.all_gather_object(mine)
-        if any(one["refused"] for one in said):
-            raise CallError(next(one["refused"] for one in said if one["refused"]))
-        if why := unlike([one["of"] for one in said]):
+        said = comm.all_gather_object([refused, of])
+        if why := next((why for why, _ in said if why), ""):
+            raise CallError(why)
+        if why := unlike([one for _, one in said]):
             raise CallError(f"experts: {why}")
-        assert geometry is not None, "nobody has refused"
-        self.geometry = geometry
         self.engine: Any
+        """What runs both operations."""
         if device == GPU:
             from stretto.experts.gpu import GpuExperts
 
-            self.engine = GpuExperts(comm, geometry, **tuning)
+            self.engine = GpuExperts(comm, self.geometry, **tuning)
         else:
-            self.engine = CpuExperts(comm, geometry)
-        """What runs both operations."""
+            self.engine = CpuExperts(comm, self.geometry)
         self.name = named(self)
         """What compiled code knows it by."""
 
