@@ -62,13 +62,17 @@ class Float8:
 Cast = str | Float8 | Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Made:
     """Tensors that are made of one: itself in another type, and its scales."""
 
     own: Own
     helds: tuple[Held, ...]
     how: str | Float8 | None
+    places: Sequence[Any] = ()
+    """Where they lie in a snapshot."""
+    numbers: Sequence[int] = ()
+    """Which they are of all that lie there."""
 
     def write(self, places: Sequence[NDArray[Any]]) -> None:
         """Make them on a host, of what the tensor holds now."""

@@ -13,7 +13,7 @@ from typing import Any
 from stretto.errors import CallError, TransferTimeout
 from stretto.fabric.patience import check_timeout
 from stretto.transfer import Engine
-from stretto.weights.casts import Cast, made_of
+from stretto.weights.casts import Cast, Made, made_of
 from stretto.weights.copies import Copy
 from stretto.weights.manifest import Held
 from stretto.weights.member import Member, Who
@@ -108,11 +108,6 @@ class Source(Member):
             raise CallError(f"fan={fan!r}; want a whole number, 0 for no limit")
         self.fan = 0 if rank else fan  # of several ranks the first says it for all
         self._memory = memory_of(engine, [one.own.array for one in self._made])
-        self._places: list[list[Any]] = []
-        self._numbers: list[tuple[int, ...]] = []
-        """Of each tensor, of what is made of it the numbers in the snapshot."""
-        self._order: list[tuple[int, int]] = []
-        """The first of those, and the tensor: as they are made."""
         self._epoch, self._counter = epoch, -1
         self._snapshot: Copy | None = None
         self._in_place: Copy | None = None
@@ -244,12 +239,14 @@ class Source(Member):
         Not where changes are looked for, which are known when all is written. What is
         behind our caller's stream is told of when that has come to it.
         """
-        in_place, left = copy is self._in_place, deque(self._order)
+        in_place, left = copy is self._in_place, deque[Made]()
+        if not in_place:
+            left += sorted(self._made, key=lambda one: min(one.numbers))
         self._taken = self._taken if in_place else None
         copy.begin(self._memory.here())
         for far in copy.line.steps:
-            while not in_place and left and copy.line.ends[left[0][0]] <= far:
-                self._make(left.popleft()[1], looking)
+            while left and copy.line.ends[min(left[0].numbers)] <= far:
+                self._make(left.popleft(), looking)
             copy.add(far)
             copy.wait()
             if looking is None:
@@ -258,15 +255,15 @@ class Source(Member):
                     self.tell_offer()
                 copy.came(copy.line.end if in_place else far)
 
-    def _make(self, nth: int, looking: Looking | None) -> None:
+    def _make(self, one: Made, looking: Looking | None) -> None:
         """Make what is cast of a tensor; see what changes before it is lost."""
-        one, places, memory = self._made[nth], self._places[nth], self._memory
+        places, memory = one.places, self._memory
         pairs = [(one.own.array, places[0])]
         if one.how is not None:
             old = [] if looking is None else [memory.saved(place) for place in places]
             memory.write(one, places)
             pairs = list(zip(places, old, strict=False))
-        for number, (new, before) in zip(self._numbers[nth], pairs, strict=False):
+        for number, (new, before) in zip(one.numbers, pairs, strict=False):
             if looking is not None:
                 looking.see(number, partial(memory.changed, new, before))
 
@@ -305,23 +302,23 @@ class Source(Member):
                 self.copies.append(self._in_place)
             return self._in_place
         if self._snapshot is None:
-            self._places = self._room()
+            self._lay_out()
             parts: list[tuple[Held, Any]] = []
             sources: list[Any] = []
-            for one, places in zip(self._made, self._places, strict=True):
-                parts += zip(one.helds, places, strict=True)
+            for one in self._made:
+                parts += zip(one.helds, one.places, strict=True)
                 plain = one.own.array if one.how is None else None
-                sources += [plain] * len(places)
+                sources += [plain] * len(one.places)
             made = Copy(self._memory, self.name, "snap", parts, sources, tell=self.send)
             numbers = iter(made.numbers[i] for i in range(len(parts)))
-            self._numbers = [tuple(islice(numbers, len(p))) for p in self._places]
-            self._order = sorted((min(some), i) for i, some in enumerate(self._numbers))
+            for one in self._made:
+                one.numbers = tuple(islice(numbers, len(one.places)))
             self._snapshot = made
             self.copies.append(made)
         return self._snapshot
 
-    def _room(self) -> list[list[Any]]:
-        """Return memory for a snapshot, of one piece."""
+    def _lay_out(self) -> None:
+        """Make memory for a snapshot, of one piece."""
         helds = [held for one in self._made for held in one.helds]
         sizes = [held.layout(1).part_bytes for held in helds]
         begins = [0, *accumulate(-(-size // _ALIGNED) * _ALIGNED for size in sizes)]
@@ -330,7 +327,8 @@ class Source(Member):
             typed(room[begin : begin + size], held.dtype, held.extent)
             for held, begin, size in zip(helds, begins, sizes, strict=False)
         )
-        return [list(islice(places, len(one.helds))) for one in self._made]
+        for one in self._made:
+            one.places = tuple(islice(places, len(one.helds)))
 
     def close(self) -> None:
         """Take all memory back, and say nothing more."""
