@@ -18,7 +18,7 @@ from stretto.experts.hosts import HostRows, record_words
 from stretto.experts.ways import Line, before, past_caches, way_of
 from stretto.runtime.calls import Communicator
 
-__all__ = ["CpuExperts", "ReceivedRows", "Routing"]
+__all__ = ["CpuExperts", "ReceivedRows", "Routing", "Underway"]
 
 Table = NDArray[np.int64]
 _DISPATCH, _COMBINE = 1, 2
@@ -65,15 +65,26 @@ class ReceivedRows:
     pair_matrix: Table
 
 
-@dataclass(slots=True)
-class _Pending:
-    """An operation that was started."""
+class Underway:
+    """An operation that was started; other work may be done until `wait`."""
 
-    finish: Callable[[], Any]
-    work: Any
-    result: Any = None
-    error: BaseException | None = None
-    done: bool = False
+    def __init__(self, finish: Callable[[], Any]) -> None:
+        """Finish as that does, once."""
+        self._finish: Callable[[], Any] | None = finish
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def wait(self) -> Any:
+        """Return what the operation brings, or raise its error; again, the same."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            try:
+                self._result = finish()
+            except BaseException as e:
+                self._error = e
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class CpuExperts:
@@ -93,14 +104,14 @@ class CpuExperts:
         self._buffers = SpareMemory()
         self._choices = np.zeros(g.top_k, np.int32)
         self._turn = self._number = 0
-        self._pending: _Pending | None = None
+        self._pending: Underway | None = None
 
     # Both operations: store, tell, hear, take.
 
     def _begin(
         self, kind: int, number: int, store: Callable[[int], tuple[Any, Take]], *,
         background: bool,
-    ) -> _Pending:  # fmt: skip
+    ) -> Underway:  # fmt: skip
         """Store rows and tell the ranks; what takes them runs when all were heard."""
         self.settle()
         if self._comm.generation != self._generation:
@@ -114,19 +125,21 @@ class CpuExperts:
             head[4:], take = store(turn)
         except StrettoError as e:
             refused, head[2], head[4:] = str(e), 1, 0
-        heads = self._heads[turn]
-
-        def finish() -> Any:
-            self._agreed(heads, refused)
-            assert take is not None, "nobody has refused"
-            return take(heads[:, 4:])
-
-        work = None
+        heads, work = self._heads[turn], None
         if background:
             work = self._comm.all_gather_async(head, out=heads)
         else:
             self._comm.all_gather(head, out=heads)
-        self._pending = pending = _Pending(finish, work)
+
+        def finish() -> Any:
+            self._pending = None
+            if work is not None:
+                work.wait()
+            self._agreed(heads, refused)
+            assert take is not None, "nobody has refused"
+            return take(heads[:, 4:])
+
+        self._pending = pending = Underway(finish)
         return pending
 
     def _agreed(self, heads: Table, refused: str) -> None:
@@ -150,29 +163,14 @@ class CpuExperts:
         """Finish what was started: one operation is under way at a time."""
         if self._pending is not None:
             with contextlib.suppress(StrettoError):  # whoever waits for it hears
-                self.wait(self._pending)
-
-    def wait(self, pending: _Pending) -> Any:
-        """Return what an operation that was started brought, or raise its error."""
-        if not pending.done:
-            pending.done, self._pending = True, None
-            try:
-                if pending.work is not None:
-                    pending.work.wait()
-                pending.result = pending.finish()
-            except BaseException as e:
-                pending.error = e
-                raise
-        if pending.error is not None:
-            raise pending.error
-        return pending.result
+                self._pending.wait()
 
     # Dispatch.
 
     def dispatch(
         self, rows: Callable[[], tuple[Any, Table, NDArray[np.float32]]],
         *, background: bool = False,
-    ) -> _Pending:  # fmt: skip
+    ) -> Underway:  # fmt: skip
         """Start a dispatch of what a function returns, or refuses: x, ids, weights."""
         g, number = self.geometry, self._number + 1
 
@@ -285,7 +283,7 @@ class CpuExperts:
         self, sent: ReceivedRows,
         given: Callable[[], tuple[NDArray[Any], NDArray[np.float32] | None, str]],
         *, order: str, places: Table | None = None, background: bool = False,
-    ) -> _Pending:  # fmt: skip
+    ) -> Underway:  # fmt: skip
         """Start a combine of what a function returns, or refuses.
 
         That is rows, their type, and weights: of a rank's choices here where `order`

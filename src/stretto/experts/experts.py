@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stretto.arrays import CPU, GPU, host_view
 from stretto.errors import CallError, StrettoError
 from stretto.experts import traced
-from stretto.experts.cpu import CpuExperts, ReceivedRows
+from stretto.experts.cpu import CpuExperts, ReceivedRows, Underway
 from stretto.experts.elements import STORED
 from stretto.experts.geometry import Geometry, unlike
 from stretto.experts.names import named
@@ -24,18 +24,6 @@ __all__ = ["Dispatched", "Experts", "Underway"]
 
 _Make = Callable[[NDArray[Any], str], Any]
 """Makes an array of a library, of our elements of a type."""
-
-
-class Underway:
-    """An operation that was started; other work may be done until `wait`."""
-
-    def __init__(self, finish: Callable[[], Any]) -> None:
-        """Finish as that does."""
-        self._finish = finish
-
-    def wait(self) -> Any:
-        """Return what the operation brings."""
-        return self._finish()
 
 
 class Dispatched:
@@ -159,7 +147,7 @@ class Experts:
         )
 
         def finish() -> Dispatched:
-            received = self.engine.wait(pending)
+            received = pending.wait()
             traced.dispatched(self, received, since)
             if self.check:
                 check_received(self.comm, self.geometry, received)
@@ -204,7 +192,7 @@ class Experts:
         )  # fmt: skip
 
         def finish() -> Any:
-            out = self.engine.wait(pending)
+            out = pending.wait()
             traced.combined(self, sent.received, since)
             return make(out, g.dtype)
 

@@ -167,5 +167,5 @@ def returned(
     pending = ep.engine.combine(
         received, lambda: (plain, weights, dtype), order=order, places=places
     )
-    out: Tensor = made(ep.engine.wait(pending), dtype)
+    out: Tensor = made(pending.wait(), dtype)
     return out

@@ -160,6 +160,30 @@ def test_halves_may_be_waited_for_in_any_order():
     assert [True, True] == stretto.spawn(halves, num_ranks=2)
 
 
+def again(comm):
+    """Wait for each operation once more, on one rank alone."""
+    ep = comm.experts(4, 2, 16, 8, dtype="float32", check=True)
+    x, ids = np.ones((5, 16), np.float32), np.tile([0, 3], (5, 1))
+    there = ep.start_dispatch(x, ids)
+    sent = there.wait()
+    same = comm.rank or there.wait() is sent
+    back = ep.start_combine(sent.rows, sent)
+    out = back.wait()
+    wrong = ep.start_dispatch(x, ids + 9)
+    said = []
+    for _ in range(2 - comm.rank):
+        try:
+            wrong.wait()
+        except CallError as e:
+            said.append(str(e))
+    return bool(same and back.wait() is out) and len(set(said)) == 1 == out.max() / 2
+
+
+def test_who_waits_again_has_the_same_and_asks_nobody():
+    """Also where what came is checked, which all ranks do together, and of errors."""
+    assert [True, True] == stretto.spawn(again, num_ranks=2, deadline_s=20.0)
+
+
 def refusals(comm):
     """Return what each bad call raises, which rank 1 alone makes wrong."""
     one_is_wrong, said = comm.rank == 1, []
