@@ -11,7 +11,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stretto.errors import CallError, ChecksumError, StrettoError, TransferError
+from stretto.errors import (
+    CallError,
+    ChecksumError,
+    LayoutError,
+    StrettoError,
+    TransferError,
+)
 from stretto.weights.hashes import differences, read_sums
 from stretto.weights.manifest import Manifest
 from stretto.weights.member import Mate, Who, fault_of
@@ -292,6 +298,12 @@ class Leads:
             del self.versions[old]
         self._ranks.tell_ranks("current", v=current, version=str(self.current))
         self.consider()
+
+    def not_read(self, rank: int, body: Mapping[str, Any]) -> None:
+        """Hear why a rank did not get it."""
+        kind = LayoutError if body["is_ours"] is True else TransferError
+        why = f"weights {self._ranks.name!r}, rank {rank}: {str(body['why'])[:2000]}"
+        self.failed(rank, int(body["attempt"]), kind(why))
 
     def failed(self, rank: int, attempt: int, error: StrettoError) -> None:
         """Hear that a rank did not get it: the old version stays, whole."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -12,9 +12,7 @@ from typing import Any
 from stretto.errors import (
     CallError,
     EngineLost,
-    LayoutError,
     StrettoError,
-    TransferError,
     TransferTimeout,
 )
 from stretto.fabric.patience import check_deadline, check_timeout
@@ -80,12 +78,18 @@ class Policy(Mate):
         self.fault = None
         self._broken: StrettoError | None = None
         self._lead = None if rank else Leads(self, is_single=copies == 1, start=start)
-        self._words |= {
-            "fetch": self._fetch, "step": self._step_named,
-            "ready": self._ready, "failed": self._failed, "current": self._now,
-            "ended": self._has_ended, "far": following.hear, "wrong": self._wrong,
+        said = {
+            "fetch": self._fetch, "step": self._step_named, "current": self._now,
+            "wrong": self._wrong,
         }  # fmt: skip
+        self._words |= {w: partial(self._of_leader, do) for w, do in said.items()}
+        self._words["far"] = following.hear
         if self._lead is not None:
+            told = {
+                "ready": self._lead.reported, "failed": self._lead.not_read,
+                "ended": self._has_ended,
+            }  # fmt: skip
+            self._words |= {w: partial(self._of_rank, do) for w, do in told.items()}
             self._words["held"] = self._lead.held
         self.begin()
 
@@ -134,13 +138,10 @@ class Policy(Mate):
 
     def adopt(self, epoch: str) -> None:
         """Follow a trainer that began anew: its versions count as newer than ours."""
+        if self._lead is None:
+            raise CallError("adopt: of a replica its rank 0 decides; ask there")
         with self.changed:
-            self._leading("adopt").adopt(epoch)
-
-    def _leading(self, what: str) -> Leads:
-        if self._lead is not None:
-            return self._lead
-        raise CallError(f"{what}: of a replica its rank 0 decides; ask there")
+            self._lead.adopt(epoch)
 
     def wait(
         self, version: Version | int | None = None, timeout: float | None = None
@@ -246,10 +247,19 @@ class Policy(Mate):
         if leader is not None:
             self.send(leader.peer, word, **body)
 
-    def _from_leader(self, peer: Any) -> None:
+    def _of_leader(self, do: Callable[[Any], None], peer: Any, body: Any) -> None:
+        """Do what this replica's leader says, and nobody else; None is this rank."""
         who = None if peer is None else self.known.get(peer.identity)
         if peer is not None and (who is None or (who.team, who.rank) != (self.team, 0)):
             raise ValueError("it leads no replica of ours")
+        do(body)
+
+    def _of_rank(self, do: Callable[[int, Any], None], peer: Any, body: Any) -> None:
+        """Do what one of this replica's ranks says; None is this one."""
+        who = None if peer is None else self.known[peer.identity]
+        if who is not None and who.team != self.team:
+            raise ValueError("it is of another replica")
+        do(self.rank if who is None else who.rank, body)
 
     def joined(self, who: Who) -> None:
         """Look whether there is something new."""
@@ -272,53 +282,32 @@ class Policy(Mate):
 
     # What the leader hears.
 
-    def _rank_of(self, peer: Any) -> int:
-        if peer is None:
-            return self.rank
-        who = self.known[peer.identity]
-        if who.team != self.team:
-            raise ValueError("it is of another replica")
-        return who.rank
-
-    def _ready(self, peer: Any, body: Mapping[str, Any]) -> None:
-        self._leading("ready").reported(self._rank_of(peer), body)
-
-    def _failed(self, peer: Any, body: Mapping[str, Any]) -> None:
-        rank = self._rank_of(peer)
-        kind = LayoutError if body["is_ours"] is True else TransferError
-        error = kind(f"weights {self.name!r}, rank {rank}: {str(body['why'])[:2000]}")
-        self._leading("failed").failed(rank, int(body["attempt"]), error)
-
-    def _has_ended(self, peer: Any, body: Mapping[str, Any]) -> None:
-        self._ended[self._rank_of(peer)] = int(body["number"])
+    def _has_ended(self, rank: int, body: Mapping[str, Any]) -> None:
+        self._ended[rank] = int(body["number"])
 
     # What a rank hears of its leader.
 
-    def _fetch(self, peer: Any, body: Mapping[str, Any]) -> None:
-        self._from_leader(peer)
+    def _fetch(self, body: Mapping[str, Any]) -> None:
         fetch = Fetch(int(body["attempt"]), int(body["v"]), int(body["keep"]))
         self._origins = {fetch.attempt: Origin.of(body)}
         self._versions[fetch.version] = Version.parse(str(body["version"]))
         self._hear(fetch)
 
-    def _wrong(self, peer: Any, body: Mapping[str, Any]) -> None:
+    def _wrong(self, body: Mapping[str, Any]) -> None:
         """Forget what has other sums than were pushed."""
-        self._from_leader(peer)
         self._state, copy = self._state.forget(int(body["v"]))
         if copy >= 0:
             self._buffers.withdraw(copy)
 
-    def _step_named(self, peer: Any, body: Mapping[str, Any]) -> None:
-        self._from_leader(peer)
+    def _step_named(self, body: Mapping[str, Any]) -> None:
         self._hear(NextStep(int(body["number"]), int(body["v"])))
 
     def _hear(self, said: Fetch | NextStep) -> None:
         self._state, actions = self._state.hear(said)
         self._act(actions)
 
-    def _now(self, peer: Any, body: Mapping[str, Any]) -> None:
+    def _now(self, body: Mapping[str, Any]) -> None:
         """Let others read what the replica has switched to."""
-        self._from_leader(peer)
         number = int(body["v"])
         self.record("switch", body["version"], time.monotonic_ns(), 0)
         self._current = Version.parse(str(body["version"]))

@@ -46,14 +46,12 @@ class _Routes:
         except urllib.error.HTTPError as e:
             text = e.read()[:300].decode(errors="replace")
             raise TransferError(f"{what}: HTTP {e.code}: {text}{after}") from None
-        except TimeoutError:
-            raise TransferTimeout(
-                f"{what}: no answer within {self._timeout} s{after}"
-            ) from None
-        except (OSError, urllib.error.URLError) as e:
-            late = isinstance(getattr(e, "reason", None), TimeoutError)
-            kind = TransferTimeout if late else TransferError
-            raise kind(f"{what}: {getattr(e, 'reason', e)}{after}") from None
+        except OSError as e:
+            why = getattr(e, "reason", e)
+            if isinstance(why, TimeoutError):
+                within = f"no answer within {self._timeout} s"
+                raise TransferTimeout(f"{what}: {within}{after}") from None
+            raise TransferError(f"{what}: {why}{after}") from None
         try:
             found = json.loads(said) if said else {}
         except ValueError:
