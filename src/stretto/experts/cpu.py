@@ -280,8 +280,7 @@ class CpuExperts:
     # Combine.
 
     def combine(
-        self, sent: ReceivedRows,
-        given: Callable[[], tuple[NDArray[Any], NDArray[np.float32] | None, str]],
+        self, sent: ReceivedRows, given: Callable[[], tuple[NDArray[Any], Any, str]],
         *, order: str, places: Table | None = None, background: bool = False,
     ) -> Underway:  # fmt: skip
         """Start a combine of what a function returns, or refuses.
@@ -294,24 +293,25 @@ class CpuExperts:
         matrix = sent.pair_matrix if order == "k" else sent.row_matrix
         if places is None and self.geometry.layout != "expert":
             places = sent.places
+        adds_here = order == "rank" and places is None
 
         def store(turn: int) -> tuple[int, Take]:
             rows, weights, dtype = given()
-            if weights is None:
-                like = sent.routing.ids if order == "k" else sent.places
+            if weights is None and (adds_here or order == "k"):
+                like = sent.places if adds_here else sent.routing.ids
                 weights = np.ones(like.shape, np.float32)
             row_bytes = rows.shape[1] * rows.itemsize
             starts = np.array([before(line)[rank] for line in matrix], np.int64)
             sizes = np.ascontiguousarray(matrix[:, rank])
             targets = self._way.open(turn, sizes * row_bytes, starts * row_bytes)
-            if order == "k" or places is not None:
+            if adds_here:
+                self._send_sums(sent, rows, weights, dtype, targets)
+            else:
                 at = sent.places if places is None else places
                 past = past_caches(sizes, row_bytes)
                 compiled.send_back(
                     sent.sources, at, _at(rows), targets, row_bytes, past
                 )
-            else:
-                self._send_sums(sent, rows, weights, dtype, targets)
 
             def take(heads: Table) -> NDArray[Any]:
                 mine = np.ascontiguousarray(matrix[rank])
@@ -340,7 +340,7 @@ class CpuExperts:
 
     def _summed(
         self, routing: Routing, came: NDArray[Any], starts: Line, order: str,
-        weights: NDArray[np.float32], kind: int,
+        weights: Any, kind: int,
     ) -> NDArray[Any]:  # fmt: skip
         """Return the sum of each token's rows that came back."""
         out = np.empty((routing.ids.shape[0], came.shape[1]), came.dtype)
