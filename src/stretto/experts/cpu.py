@@ -170,8 +170,12 @@ class CpuExperts:
     def dispatch(
         self, rows: Callable[[], tuple[Any, Table, NDArray[np.float32]]],
         *, background: bool = False,
+        check: Callable[[ReceivedRows], None] | None = None,
     ) -> Underway:  # fmt: skip
-        """Start a dispatch of what a function returns, or refuses: x, ids, weights."""
+        """Start a dispatch of what a function returns, or refuses: x, ids, weights.
+
+        A `check` that is collective is made when it ends, as all ranks end it in turn.
+        """
         g, number = self.geometry, self._number + 1
 
         def store(turn: int) -> tuple[Line, Take]:
@@ -191,9 +195,14 @@ class CpuExperts:
                     self._choices, self._way.open(turn, sizes, starts),
                     np.array(words, np.int64),
                 )  # fmt: skip
-            return np.concatenate(told), lambda heads: self._received(
-                turn, heads.copy(), routing, own, number
-            )
+
+            def take(heads: Table) -> ReceivedRows:
+                found = self._received(turn, heads.copy(), routing, own, number)
+                if check is not None:
+                    check(found)
+                return found
+
+            return np.concatenate(told), take
 
         return self._begin(_DISPATCH, number, store, background=background)
 

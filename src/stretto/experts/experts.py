@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,15 +143,15 @@ class Experts:
         if self.on_gpu:
             return self._aside(self.engine.dispatch, x, ids, weights)
         make, since = _maker(x), time.monotonic_ns()
+        check = partial(check_received, self.comm, self.geometry)
         pending = self.engine.dispatch(
-            lambda: self._tokens(x, ids, weights), background=background
-        )
+            lambda: self._tokens(x, ids, weights), background=background,
+            check=check if self.check else None,
+        )  # fmt: skip
 
         def finish() -> Dispatched:
             received = pending.wait()
             traced.dispatched(self, received, since)
-            if self.check:
-                check_received(self.comm, self.geometry, received)
             return Dispatched(received, self.geometry, make)
 
         return Underway(finish)

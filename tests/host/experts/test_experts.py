@@ -184,6 +184,22 @@ def test_who_waits_again_has_the_same_and_asks_nobody():
     assert [True, True] == stretto.spawn(again, num_ranks=2, deadline_s=20.0)
 
 
+def apart(comm):
+    """Wait for two dispatches that are checked, each rank in another order."""
+    ep = comm.experts(4, 2, 16, 8, dtype="float32", check=True)
+    x = np.ones((5, 16), np.float32)
+    begun = [ep.start_dispatch(x, np.tile(ids, (5, 1))) for ids in ([0, 3], [1, -1])]
+    waits = begun if comm.rank else begun[::-1]
+    sent = [one.wait().counts_host() for one in waits]
+    return sent if comm.rank else sent[::-1]
+
+
+def test_what_is_checked_may_be_waited_for_in_any_order():
+    """All ranks check the same dispatch at once, whichever they wait for first."""
+    found = stretto.spawn(apart, num_ranks=2, deadline_s=20.0)
+    assert [[[10, 0], [0, 10]], [[0, 10], [0, 0]]] == found
+
+
 def refusals(comm):
     """Return what each bad call raises, which rank 1 alone makes wrong."""
     one_is_wrong, said = comm.rank == 1, []
