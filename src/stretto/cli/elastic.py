@@ -106,7 +106,7 @@ def _what(one: elastic.JobMember) -> str:
         return one.gone or "has left"
     if one.rank >= 0:
         return "rank"
-    return "stands by" if one.said.get("ready") else "warms up"
+    return one.state
 
 
 def _rehearsed(args: argparse.Namespace, meeting: Meeting) -> list[Mapping[str, Any]]:

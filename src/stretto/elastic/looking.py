@@ -7,6 +7,7 @@ from typing import Any
 
 from stretto.errors import CallError
 from stretto.fabric.meeting.meeting import Meeting
+from stretto.runtime.calls.spares import state_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class JobMember:
     host: str = ""
     said: dict[str, Any] = field(default_factory=dict)
     """What it says of itself."""
+    state: str = ""
+    """Whether one that stands by can take a place, and why it cannot."""
     gone: str | None = None
     """How it was lost, or nothing where it left in order; None: it is here."""
 
@@ -67,7 +70,12 @@ def look(meeting: Meeting) -> JobView:
         for rank, identity in enumerate(welcome.identities)
     ]
     free = [
-        JobMember(identity=identity, rank=-1, said=facts.get(identity, {}))
+        JobMember(
+            identity=identity,
+            rank=-1,
+            said=facts.get(identity, {}),
+            state=state_of(identity, welcome.identities, facts),
+        )
         for identity in standing.standbys
     ]
     return JobView(

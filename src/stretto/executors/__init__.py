@@ -368,6 +368,12 @@ class Executor(Protocol):
     def load(self, *, far: bool = False) -> None:
         """Load what the first session of a process would; of several hosts, too."""
 
+    def stands_on(self) -> str:
+        """Return what of its machine this process would use, and one rank at most may.
+
+        "": nothing that others may not use, too. DeviceError: there is nothing to use.
+        """
+
     def doctor(self) -> Mapping[str, str]:
         """Return what this machine has and what is missing, by subject."""
 

@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
-from cuda_fakes import GRAIN, on_ranks, view
+from cuda_fakes import GRAIN, OK, on_ranks, view
 from tests.stand_ins import Elements as Tensor
 
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Schedule
 from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import DeviceError, StrettoError
-from stretto.executors import Call
+from stretto.executors import Call, cuda
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
@@ -178,6 +178,25 @@ def test_two_ranks_on_one_gpu_is_an_error_that_names_them(fake):
 
     with pytest.raises(DeviceError, match=r"ranks \[0, 2\] use one GPU"):
         on_ranks(fake, 3, CudaSession)
+
+
+def test_what_a_session_will_stand_on_is_known_before_it_is_opened(fake, monkeypatch):
+    """The GPU that it takes; none where ranks may share one, or there is none."""
+
+    def work(group):
+        before = cuda.stands_on()
+        return before, CudaSession(group).device.uuid, cuda.stands_on()
+
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    for found in on_ranks(fake, 2, work):
+        assert 1 == len({*found})
+    monkeypatch.setenv("STRETTO_CUDA_SHARE_GPU", "1")
+    assert ["", ""] == on_ranks(fake, 2, lambda group: cuda.stands_on())
+    monkeypatch.delenv("STRETTO_CUDA_SHARE_GPU")
+    fake.visible = 0
+    fake.cuCtxGetCurrent = lambda: (OK, 0)
+    with pytest.raises(DeviceError, match="no CUDA device is visible"):
+        cuda.stands_on()
 
 
 @pytest.mark.parametrize(

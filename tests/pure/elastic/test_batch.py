@@ -1,7 +1,5 @@
 """The batch that does not change with the number of ranks, and hosts that flap."""
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 import stretto
 from stretto.elastic import Flapping
 from stretto.errors import CallError
-from stretto.runtime.calls.changing import spare_of
 
 NUMBERS = st.lists(st.integers(1, 12), min_size=1, max_size=4)
 
@@ -77,14 +74,3 @@ def test_a_host_waits_longer_with_each_loss_and_is_let_in_again_in_the_end(losse
             assert bool(flapping.refusal("a", now)) == (row >= flapping.most)
     assert "" == flapping.refusal("a", now + flapping.out_s)
     assert "" == flapping.refusal("never seen", now)
-
-
-def test_who_has_not_said_that_it_is_ready_takes_no_place():
-    """Others hear that it has come before it can say that it still warms up."""
-    standing = SimpleNamespace(
-        standbys=["a", "b", "c"],
-        facts={"b": {"ready": False}, "c": {"ready": True}},
-        accepts=lambda said: True,
-    )
-
-    assert ["c"] == spare_of(standing)

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from stretto.fabric.messages import Abandoned, Errand, Prepare
-from stretto.runtime.calls.changing import YIELDS, see_gone
+from stretto.runtime.calls.changing import see_gone
 from stretto.runtime.calls.options import Elastic
+from stretto.runtime.calls.spares import YIELDS
 from stretto.torch.elastic.policy import Planned
 
 
@@ -25,9 +26,6 @@ class Standing:
     @property
     def is_rank(self):
         return self.identity in self.identities
-
-    def accepts(self, said):
-        return True
 
     def agree(self, attempt, failure=""):
         self.said.append((attempt, failure))

@@ -10,7 +10,6 @@ from tests.pure.elastic.stepping import Rules, begin, explore
 from stretto.elastic.job import LaunchedJob
 from stretto.fabric.messages import Errand
 from stretto.runtime.calls import Elastic
-from stretto.runtime.calls.changing import READY
 from stretto.runtime.calls.committing import (
     StepReport,
     StepVerdict,
@@ -18,6 +17,7 @@ from stretto.runtime.calls.committing import (
     flag_of,
     judge,
 )
+from stretto.runtime.calls.spares import READY
 from stretto.torch.elastic.policy import Planned
 
 
@@ -117,7 +117,6 @@ def test_no_more_ranks_are_suggested_than_there_may_be():
         gone={},
         facts={"c": {READY: True}},
         standbys=("c",),
-        accepts=lambda facts: True,
         tell=lambda **more: said.update(more),
         suggest=lambda order, **more: suggested.append(order),
     )

@@ -17,6 +17,7 @@ __all__ = [
     "lacks",
     "load",
     "open_session",
+    "stands_on",
     "trusted",
     "unavailable",
 ]
@@ -32,6 +33,11 @@ def load(*, far: bool = False) -> None:
     importlib.import_module("stretto.executors.cpu.running.loaded").interpreter()
     if far:
         importlib.import_module("stretto.executors.cpu.sharing").load_far()
+
+
+def stands_on() -> str:
+    """Return that any number of ranks may share all there is."""
+    return ""
 
 
 def unavailable(group: Group) -> None:

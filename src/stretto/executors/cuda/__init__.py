@@ -39,6 +39,7 @@ __all__ = [
     "open_session",
     "show",
     "side_stream",
+    "stands_on",
     "stream_here",
     "toolchain",
     "trusted",
@@ -73,6 +74,18 @@ def open_session(group: Group) -> CudaSession:
     from stretto.executors.cuda.session import CudaSession
 
     return CudaSession(group)
+
+
+def stands_on() -> str:
+    """Return the GPU that this process's sessions use, which no other rank may.
+
+    It is not touched. Where nobody says which it is, it is that of the place to come.
+    """
+    from stretto.executors.cuda.device.driver import chosen_uuid
+    from stretto.executors.cuda.device.memory import may_share
+    from stretto.executors.cuda.device.space import told_local_rank
+
+    return "" if may_share() else chosen_uuid(told_local_rank())
 
 
 def load(*, far: bool = False) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "load",
     "open_session",
     "simulate",
+    "stands_on",
     "trusted",
     "unavailable",
 ]
@@ -28,6 +29,11 @@ __all__ = [
 def load(*, far: bool = False) -> None:
     """Load nothing: there are no sessions."""
     del far
+
+
+def stands_on() -> str:
+    """Return that any number of ranks may share all there is."""
+    return ""
 
 
 def unavailable(group: Group) -> None:

@@ -124,8 +124,6 @@ class Standing:
         """Called in the watcher thread with what somebody asks of members."""
         self.on_news: Callable[[Welcome | Abandoned], None] = lambda news: None
         """Called there when a generation has begun, or was given up."""
-        self.accepts: Callable[[dict[str, Any]], bool] = lambda fact: True
-        """Whether one that stands by, and says this of itself, may become a rank."""
         self.dismissed: set[str] = set()
         """Who is to be replaced although it is here: it counts as lost."""
         self.processes, self.last_words = processes, LastWords()
@@ -137,7 +135,8 @@ class Standing:
         self._first = self._view.welcome.since or self._view.welcome.generation
         self._over: Fault | None = None
         self._abandoned: dict[tuple[str, ...], Fault] = {}
-        self._told: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}
+        """What this one has told of itself."""
 
     @property
     def generation(self) -> int:
@@ -180,8 +179,8 @@ class Standing:
 
     def tell(self, **said: Any) -> None:
         """Tell all members, and those who come, more of this one."""
-        self._told |= said
-        self._say(Say(identity=self.identity, said=dict(self._told)))
+        self.told |= said
+        self._say(Say(identity=self.identity, said=dict(self.told)))
 
     def ask(self, verb: str, about: Sequence[str] = (), **said: Any) -> None:
         """Errand all members for something."""

@@ -27,6 +27,7 @@ from stretto.errors import StrettoError
 from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.workers import Workers
 from stretto.program import collectives
+from stretto.runtime.calls.spares import tell_stands_on, unsaid
 from stretto.runtime.choice import own
 from stretto.runtime.choice.measured import Measured
 from stretto.runtime.choice.plans import plan_of
@@ -220,9 +221,13 @@ def stand_by(standing: Standing) -> None:
 
     A standby may be called at any time, also while it does that.
     """
+    tell_stands_on(standing, unsaid(standing), all_=True)
     load_ahead(CPU)
     measured = Measured(texts=own.texts(), here=topology.here(CPU))
     known = set[Question]()
+
+    def is_asked() -> bool:
+        return standing.is_rank or bool(unsaid(standing) or new())
 
     def new() -> list[Question]:
         found = [one for fact in list(standing.facts.values()) for one in told(fact)]
@@ -231,7 +236,8 @@ def stand_by(standing: Standing) -> None:
     if not standing.is_rank:
         executors.get(CPU).load(far=True)
     while not standing.is_rank:
-        standing.wait(lambda: standing.is_rank or bool(new()), None)
+        standing.wait(is_asked, None)
+        tell_stands_on(standing, unsaid(standing), all_=True)
         for asked in new():
             if standing.is_rank:
                 break

@@ -8,7 +8,9 @@ been seen gone before anybody is ready: it ended, it said goodbye, or it was end
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 from stretto import topology
@@ -22,15 +24,23 @@ from stretto.fabric.faults import Fault, name_ranks
 from stretto.fabric.meeting.peers import PeerGroup
 from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Prepare
+from stretto.fabric.notices import notify
 from stretto.runtime.calls.ahead import RankLayout, nearest, seated
 from stretto.runtime.calls.options import Elastic, waited
+from stretto.runtime.calls.spares import (
+    UNFIT,
+    YIELDS,
+    lost_of,
+    ready_of,
+    spare_of,
+    state_of,
+    unfit_of,
+    why_not,
+)
 
-YIELDS = "yields"
-"""What a member says that has given up its place: in which generation."""
-READY = "ready"
-"""What a standby says: whether it may take a place. One that says nothing may not:
-others hear that it is there before they hear anything from it."""
 _PAUSE_S = 0.05
+_VERDICT_S = 1.0
+"""How long it may take until all hear of a loss."""
 Order: TypeAlias = tuple[str, ...]
 
 
@@ -91,7 +101,8 @@ def replace(self: Any, *, within_s: float | None = None) -> Any:
 
 def _filled(standing: Standing, least: int, waits_until: float) -> Order | None:
     """Return the ranks with standbys in the places of the lost; None: wait for some."""
-    lost, spare = _lost(standing), spare_of(standing)
+    lost = lost_of(standing)
+    spare = spare_of(standing, lost)
     if len(spare) < len(lost):
         if time.monotonic() < waits_until:
             return None
@@ -110,7 +121,9 @@ def replace_early(
     else nobody was lost.
     """
     standing, before = peers.standing, peers.group.generation
-    if standing.is_over or (standing.generation == before and not _lost(standing)):
+    if standing.is_over or standing.identity in unfit_of(standing.facts):
+        return False
+    if standing.generation == before and not lost_of(standing):
         return False
     wait_s, now = elastic.wait_s if elastic.standby else 0.0, time.monotonic()
     standing.on_prepare = lambda prepare: see_gone(standing, prepare)
@@ -126,7 +139,7 @@ def shrink(self: Any, *, within_s: float | None = None) -> Any:
 
     def choose(standing: Standing) -> Order:
         _check_least(self._elastic.least(self._first_ranks), standing, 0)
-        lost = _lost(standing)
+        lost = lost_of(standing)
         return tuple(i for i in standing.identities if i not in lost)
 
     return change(self, choose, self.deadline_s if wait_s is None else wait_s)
@@ -141,7 +154,7 @@ def grow(self: Any, n: int = 1, *, within_s: float | None = None) -> Any:
     until = time.monotonic() + wait_s
 
     def choose(standing: Standing) -> Order | None:
-        spare = spare_of(standing)
+        spare = spare_of(standing, ())
         if len(spare) >= more:
             return (*standing.identities, *spare[:more])
         if time.monotonic() < until:
@@ -205,10 +218,37 @@ def change(
         try:
             self._renew()
         except CommunicationError:
-            if standing.is_over or not _lost(standing) or time.monotonic() > until:
+            if standing.is_over or not lost_of(standing) or time.monotonic() > until:
                 raise
             continue  # one more was lost meanwhile
         return self
+
+
+def give_up_newcomers(
+    standing: Standing, before: Sequence[str], error: Exception
+) -> bool:
+    """Return whether all go on without who came, as it cannot serve: all hear why.
+
+    Those who stay did without it `before`. Not where somebody was lost meanwhile.
+    """
+    came = [i for i in standing.identities if i not in before]
+    if not came or not before or standing.is_over:
+        return False
+    hears = partial(lost_of, standing)
+    if isinstance(error, CommunicationError):
+        with suppress(CommunicationError):
+            standing.wait(lambda: bool(hears()), _VERDICT_S)
+    if not hears() and not standing.is_over:
+        why = f"{type(error).__name__}: {error}"[:1000]
+        known = dict(standing.told.get(UNFIT, {}))
+        standing.tell(**{UNFIT: known | dict.fromkeys(came, why)})
+        with suppress(CommunicationError):
+            standing.wait(lambda: bool(hears()), _VERDICT_S)
+        stays = [i for i in standing.identities if i not in came]
+        if stays[0] == standing.identity:
+            who = name_ranks(standing.identities.index(i) for i in came)
+            notify(f"{who}, who came in place of others, cannot serve: {why}")
+    return bool(hears())
 
 
 def _begin(standing: Standing, order: Order | None, before: int, until: float) -> None:
@@ -234,31 +274,29 @@ def _begin(standing: Standing, order: Order | None, before: int, until: float) -
             raise
 
 
-def _lost(standing: Standing) -> set[str]:
-    """Return who is a rank and is gone, or has given its place up."""
-    facts, now = standing.facts, standing.generation
-    left = {i for i in standing.identities if facts.get(i, {}).get(YIELDS) == now}
-    gone = standing.gone.keys() | standing.dismissed
-    return left | set(standing.identities) & gone
-
-
-def spare_of(standing: Standing) -> list[str]:
-    """Return who stands by and may take a place."""
-    facts = standing.facts
-    free = [i for i in standing.standbys if facts.get(i, {}).get(READY)]
-    return [i for i in free if standing.accepts(facts.get(i, {}))]
-
-
 def _check_least(least: int, standing: Standing, spare: int) -> None:
-    lost = _lost(standing)
+    lost = lost_of(standing)
     ranks = [r for r, i in enumerate(standing.identities) if i not in lost]
     least = max(1, least)
     if len(ranks) + spare < least:
         who = "nobody stands by" if not spare else f"{spare} stand by"
         raise MembershipError(
             f"{name_ranks(ranks)} of {len(standing.identities)} are left and {who}; "
-            f"want at least {least} (min_ranks)"
+            f"want at least {least} (min_ranks){_why_so_few(standing)}"
         )
+
+
+def _why_so_few(standing: Standing) -> str:
+    """Return in words how ranks were lost, and why those that are here take none."""
+    facts, identities = standing.facts, standing.identities
+    unfit, gone = unfit_of(facts), standing.gone
+    said = []
+    for rank, one in enumerate(identities):
+        how = f"cannot serve: {unfit[one]}" if one in unfit else gone.get(one, "")
+        said += [f"rank {rank} {how}"] if how else []
+    free = [i for i in standing.standbys if why_not(i, identities, facts)]
+    said += [f"one that came {state_of(i, identities, facts)}" for i in free]
+    return "".join(f"; {one}" for one in said)
 
 
 def peers_of(group: Any) -> PeerGroup:
@@ -294,7 +332,7 @@ def lost(self: Any) -> tuple[int, ...]:
 def standbys(self: Any) -> tuple[str, ...]:
     """Return who stands by and may become a rank."""
     group = self._group
-    return tuple(spare_of(group.standing)) if isinstance(group, PeerGroup) else ()
+    return tuple(ready_of(group.standing)) if isinstance(group, PeerGroup) else ()
 
 
 def _check_open(self: Any, what: str) -> None:

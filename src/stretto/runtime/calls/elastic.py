@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto.arrays import CPU
+from stretto.errors import CommunicatorBroken, is_interruption
 from stretto.executors import Group
+from stretto.fabric.meeting.peers import PeerGroup
 from stretto.runtime.calls import changing
 from stretto.runtime.calls.ahead import Ahead, Readiness
 from stretto.runtime.calls.changing import make_elastic
 from stretto.runtime.calls.options import Elastic
 from stretto.runtime.calls.runner import CallRunner
+from stretto.runtime.calls.spares import tell_stands_on
 from stretto.runtime.choice.seats import seats_of, settled_places
 
 
@@ -66,10 +69,28 @@ class ElasticRunner(CallRunner):
         self._channels.clear()
 
     def _serve_renewed(self) -> None:
+        """Serve the ranks that there are now; without newcomers that cannot."""
         try:
             self._go_on(self._identities())
+        except Exception as e:
+            error = self._broke(e)
+            if is_interruption(e) or not self._goes_without_newcomers(e):
+                raise error from e.__cause__
+            raise CommunicatorBroken(
+                f"rank {self.rank}: who came cannot serve: {type(e).__name__}: {e}"
+            ) from e
         except BaseException as e:
             raise self._broke(e) from e.__cause__
+
+    def _goes_without_newcomers(self, error: Exception) -> bool:
+        standing = changing.peers_of(self._group).standing
+        return changing.give_up_newcomers(standing, self._who, error)
+
+    def _opened(self, executor: str) -> None:
+        """Tell what this rank stands on, where ranks may change."""
+        group = self._group
+        if isinstance(group, PeerGroup) and group.most_ranks:
+            tell_stands_on(group.standing, [executor], all_=False)
 
     def _begin_elastic(self, *, comes_late: bool) -> None:
         """Open what others have, where it comes late; prove for other numbers."""

@@ -140,6 +140,7 @@ class CallRunner:
                 if unavailable is None:
                     session = module.open_session(self._group)
                     self._sessions[executor] = session
+                    self._opened(executor)
                     if self._profiles.tune and not self._alone:
                         self._profiles = tuned_first(
                             self._group, executor, self._profiles
@@ -150,6 +151,9 @@ class CallRunner:
                 assert unavailable is not None
                 raise unavailable
         return session
+
+    def _opened(self, executor: str) -> None:
+        """Take note that an executor's session has been opened."""
 
     def _read(self, verb: str, **given: Any) -> list[Any]:
         """Return the values of arguments, in that order."""
@@ -276,6 +280,8 @@ class CallRunner:
                 goes_on = False
                 self._session(name)
             self._rosters[name] = tuple(now)
+        for name in [name for name in self._sessions if name not in first["open"]]:
+            self._sessions.pop(name).retire()  # others could not open it
         if not goes_on:
             self._launches.clear()
             self._shared.clear()

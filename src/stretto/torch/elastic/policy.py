@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from stretto.errors import MembershipError
 from stretto.fabric.faults import Fault
 from stretto.fabric.messages import Abandoned, Errand, Prepare, Welcome
-from stretto.runtime.calls.changing import YIELDS, spare_of
+from stretto.runtime.calls.spares import YIELDS, spare_of, unfit_of
 
 if TYPE_CHECKING:
     from stretto.torch.elastic.world import ElasticWorld
@@ -121,8 +121,8 @@ class Planned:
         except MembershipError as e:
             self._refuse(str(e))
             return
-        spare = spare_of(standing)
         leaving = leaving[:1]  # the others stay meanwhile, and have the state
+        spare = spare_of(standing, leaving)
         if len(spare) < len(leaving) + more:
             if leaving:
                 self._drain_later()
@@ -185,7 +185,8 @@ class Planned:
     def is_away(self, identity: str) -> bool:
         """Return whether a rank has left, or was lost."""
         standing = self._world.standing
-        lost = identity in standing.gone or identity in standing.dismissed
+        lost = identity in {*standing.gone, *standing.dismissed}
+        lost = lost or identity in unfit_of(standing.facts)
         return lost or self.has_left(identity)
 
     def news(self, news: Welcome | Abandoned) -> None:

@@ -13,9 +13,16 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from stretto.errors import CommunicationError, MembershipError, TransferError
-from stretto.runtime.calls.changing import READY, YIELDS, change
+from stretto.errors import (
+    CommunicationError,
+    CommunicatorBroken,
+    MembershipError,
+    TransferError,
+)
+from stretto.fabric.meeting.standing import Standing
+from stretto.runtime.calls.changing import change
 from stretto.runtime.calls.committing import StepReport, StepVerdict, judge
+from stretto.runtime.calls.spares import READY, YIELDS, lost_of, unfit_of
 from stretto.torch.elastic.copies import (
     FILE,
     LEAVER,
@@ -165,7 +172,8 @@ class StateSharing:
             except MembershipError:
                 raise
             except CommunicationError:
-                if part.standing.is_over:
+                me, facts = part.standing.identity, part.standing.facts
+                if part.standing.is_over or me in unfit_of(facts):
                     raise
                 part.step_back()
                 part.stand_by(lambda: None)
@@ -337,5 +345,11 @@ def _replace(comm: Any) -> None:
 
 
 def _follow(comm: Any) -> None:
-    """Take what has been proposed."""
-    change(comm, lambda standing: None, comm.deadline_s)
+    """Take what has been proposed, unless somebody was lost meanwhile."""
+
+    def choose(standing: Standing) -> None:
+        if lost := lost_of(standing):
+            who = ", ".join(sorted(i[:8] for i in lost))
+            raise CommunicatorBroken(f"rank {comm.rank}: {who} cannot be a rank")
+
+    change(comm, choose, comm.deadline_s)

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from stretto.errors import CommunicationError, MembershipError
-from stretto.runtime.calls.changing import READY
 from stretto.runtime.calls.committing import agreed_change, flag_of
+from stretto.runtime.calls.spares import READY
 from stretto.torch.elastic.policy import Planned
 from stretto.torch.elastic.sharing import StateSharing
 from stretto.torch.elastic.state import State

@@ -30,8 +30,9 @@ from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.messages import Abandoned, Errand, Prepare, Welcome
 from stretto.runtime.calls import Communicator, Elastic, meet_elastic, open_elastic
 from stretto.runtime.calls.ahead import stand_by
-from stretto.runtime.calls.changing import READY, peers_of, see_gone
+from stretto.runtime.calls.changing import peers_of, see_gone
 from stretto.runtime.calls.joining.published import agree, own_address
+from stretto.runtime.calls.spares import READY
 from stretto.torch import meeting as torch_meeting
 from stretto.torch.elastic.shield import Shield
 
@@ -123,7 +124,7 @@ class ElasticWorld:
         self.meeting, self.stands_by = meet_elastic(place, timeout_s, listener)
         self.job = place.job
         if self.stands_by:
-            self.standing.tell(**{READY: False}, pid=os.getpid())
+            self.standing.tell(**{READY: False})
         else:
             self.standing.tell(**{WHOLE: False})
         atexit.register(self._tell_failure)

@@ -128,21 +128,37 @@ def open_device(local_rank: int) -> Device:
     visible one, or the one numbered like the rank on this host.
     """
     require_no_multicast()
-    context = ask("cuCtxGetCurrent")
-    if int(context):
-        handle = ask("cuCtxGetDevice")
-    else:
-        count = ask("cuDeviceGetCount")
-        if not count:
-            raise DeviceError("no CUDA device is visible; see stretto doctor")
-        nearest = _opened[-1] if _opened else local_rank % count
-        handle = ask("cuDeviceGet", nearest)
+    handle = _chosen(local_rank)
     _opened.append(int(handle))
     primary = ask("cuDevicePrimaryCtxRetain", handle)
     ask("cuCtxSetCurrent", primary)
-    uuid = bytes(ask("cuDeviceGetUuid", handle).bytes).hex()
+    uuid = _uuid(handle)
     known = _devices.get(uuid)
     return known or _devices.setdefault(uuid, _described(handle, primary, uuid))
+
+
+def chosen_uuid(local_rank: int | None) -> str:
+    """Return the UUID of the device that `open_device` would take; nothing is done.
+
+    "": that depends on the rank, and nobody says which this is.
+    """
+    if int(ask("cuCtxGetCurrent")) or _opened or local_rank is not None:
+        return _uuid(_chosen(local_rank or 0))
+    return _uuid(_chosen(0)) if ask("cuDeviceGetCount") == 1 else ""
+
+
+def _chosen(local_rank: int) -> Any:
+    """Return the handle of the device that this process is to use."""
+    if int(ask("cuCtxGetCurrent")):
+        return ask("cuCtxGetDevice")
+    count = ask("cuDeviceGetCount")
+    if not count:
+        raise DeviceError("no CUDA device is visible; see stretto doctor")
+    return ask("cuDeviceGet", _opened[-1] if _opened else local_rank % count)
+
+
+def _uuid(handle: Any) -> str:
+    return bytes(ask("cuDeviceGetUuid", handle).bytes).hex()
 
 
 def _described(handle: Any, context: Any, uuid: str) -> Device:

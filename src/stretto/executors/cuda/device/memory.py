@@ -309,6 +309,11 @@ def _same(sizes: Sequence[int]) -> int:
     return sizes[0]
 
 
+def may_share() -> bool:
+    """Return whether several ranks may use one GPU."""
+    return os.environ.get(SHARE_GPU) == "1"
+
+
 def device_uuids(said: Sequence[str]) -> dict[str, list[int]]:
     """Return which ranks use each GPU."""
     users: dict[str, list[int]] = {}
@@ -319,7 +324,7 @@ def device_uuids(said: Sequence[str]) -> dict[str, list[int]]:
 
 def _check_uuids(said: Sequence[str]) -> None:
     shared = {u: r for u, r in device_uuids(said).items() if len(r) > 1}
-    if shared and os.environ.get(SHARE_GPU) != "1":
+    if shared and not may_share():
         uuid, ranks = next(iter(shared.items()))
         raise DeviceError(
             f"ranks {ranks} use one GPU ({uuid}): a waiting kernel would keep its peer "

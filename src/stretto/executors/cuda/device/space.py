@@ -180,10 +180,17 @@ class AddressSpace:
         self._arrays.clear()
 
 
-def local_rank(group: Group) -> int:
-    """Return this rank's number on its host, from whoever started it."""
+def told_local_rank() -> int | None:
+    """Return this process's number on its host, if whoever started it says so."""
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"):
         if name in os.environ:
             return int(os.environ[name])
+    return None
+
+
+def local_rank(group: Group) -> int:
+    """Return this rank's number on its host, from whoever started it."""
+    if (told := told_local_rank()) is not None:
+        return told
     hosts = hosts_of(group)
     return hosts[: group.rank].count(hosts[group.rank])

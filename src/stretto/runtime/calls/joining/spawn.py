@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from stretto.errors import CallError, CommunicationError
 from stretto.fabric.jit import require
 from stretto.runtime.calls.ahead import stand_by
-from stretto.runtime.calls.changing import READY, replace_early
+from stretto.runtime.calls.changing import replace_early
 from stretto.runtime.calls.communicator import Communicator, advise
 from stretto.runtime.calls.options import Elastic
+from stretto.runtime.calls.spares import READY
 
 if TYPE_CHECKING:
     import socket
