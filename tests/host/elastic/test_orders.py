@@ -65,6 +65,10 @@ def test_ranks_are_drained_replaced_and_looked_at(start, tmp_path, monkeypatch):
         assert (0, 1) == (first.generation, then.generation)
         assert first.rank(0).pid == then.rank(0).pid != then.rank(1).pid
         until(lambda: stands_by(meeting), 60)
+        free = [
+            one.said["pid"] for one in elastic.look(meeting).members if one.rank < 0
+        ]
+        assert [first.rank(1).pid] == free
         members[0].kill(19)
         last = elastic.replace(meeting, 0)
         assert first.rank(1).pid == last.rank(0).pid

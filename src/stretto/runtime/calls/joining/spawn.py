@@ -132,6 +132,7 @@ def meet_elastic(
     meeting = join(
         place, deadline_s=deadline_s, listener=listener, wish=wish, outlives=True
     )
+    meeting.standing.tell(pid=os.getpid())  # who is a rank may stand by later
     return meeting, stands_by
 
 
