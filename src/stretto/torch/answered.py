@@ -5,6 +5,7 @@ need; what it computes is thrown away. One measures pure computation so, too.
 
 all_reduce leaves `x`; all_gather repeats its own part; reduce_scatter takes its own
 slice; broadcast leaves what there is, ones in place of what is no number; recv is ones.
+Objects that others would send stay what they were.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch.distributed as dist
 
 from stretto.errors import CallError
 from stretto.runtime.calls.requests.arguments import spell
+from stretto.torch.answered_objects import fill_with_objects
 from stretto.torch.standins import Alone
 from stretto.torch.untraced import untraced
 
@@ -62,7 +64,9 @@ class Sandbox(Alone):
     def broadcast(self, x: Any, *, root: int = 0, **o: Any) -> Any:
         """Leave `x`, but for what is no number."""
         self._count("broadcast")
-        if root != self.rank and isinstance(x, torch.Tensor) and _has_odd(x):
+        if root == self.rank or not isinstance(x, torch.Tensor):
+            return x
+        if not fill_with_objects(x) and _has_odd(x):
             x.nan_to_num_(1.0, 1.0, 1.0)
         return x
 
@@ -81,7 +85,9 @@ class Sandbox(Alone):
     def scatter(self, x: Any, *, root: int = 0, out: Any = None, **o: Any) -> Any:
         """Take its own slice at the root; others have ones."""
         self._count("scatter")
-        return _ones(out) if x is None else _fill(out, _slice(x, self))
+        if x is not None:
+            return _fill(out, _slice(x, self))
+        return out if fill_with_objects(out) else _ones(out)
 
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any, **o: Any) -> Any:
         """Take its own slice."""
@@ -119,7 +125,8 @@ class Sandbox(Alone):
     def recv_async(self, out: Any, source: int, **o: Any) -> Any:
         """Receive ones."""
         self._count("recv")
-        _ones(out)
+        if not fill_with_objects(out):
+            _ones(out)
         return super().recv_async(out, source)
 
 

@@ -67,7 +67,45 @@ def verbs(r, n):
     yield "barrier", dist.barrier
     yield "objects", lambda: dist.all_gather_object([None] * n, {"a": r})
     yield "objects to the root", lambda: dist.gather_object(1, [None] * n, dst=r)
+    for root in (r, other):
+        yield from objects(root, r, n)
     yield "coalesced", lambda: together(n)
+
+
+def objects(root, r, n):
+    """Yield every call that has torch read objects; what was there stays."""
+    there = [{"a": "there" * 99}, None, torch.arange(3.0)]
+
+    def same(found, known=there):
+        assert repr(known) == repr(found), (known, found)
+
+    def broadcast():
+        mine = list(there)
+        dist.broadcast_object_list(mine, root)
+        same(mine)
+
+    def scatter():
+        mine = list(there)
+        dist.scatter_object_list(mine, [there[0]] * n if root == r else None, root)
+        same(mine)
+
+    def send(**how):
+        dist.send_object_list(there, (r + 1) % n, **how)
+
+    def recv(**how):
+        mine = list(there)
+        dist.recv_object_list(mine, (r + 1) % n, **how)
+        same(mine)
+
+    yield f"objects from {root}", broadcast
+    yield f"objects scattered by {root}", scatter
+    yield (
+        f"objects of all to {root}",
+        lambda: dist.gather_object(1, [None] * n if root == r else None, dst=root),
+    )
+    for how in ({}, {"use_batch": True}):
+        yield f"objects sent {how}", lambda how=how: send(**how)
+        yield f"objects received {how}", lambda how=how: recv(**how)
 
 
 def parts(counts):
