@@ -149,13 +149,20 @@ def all_gather(comm: Any, outs: Sequence[Tensor], x: Tensor) -> None:
 
 
 def gather(comm: Any, outs: Sequence[Tensor], x: Tensor, root: int) -> None:
-    """Give the root everybody's `x`, that of rank r in `outs[r]`."""
+    """Give the root everybody's `x`, that of rank r in `outs[r]`.
+
+    The others cannot know of its list: where that is wrong it takes part, then raises.
+    """
     if comm.rank != root:
         comm.gather(read(x), root=root)
         return
-    _check_length(outs, comm.num_ranks, "gather")
-    _alike(outs, x, "gather")
-    _check_equal(outs, x.numel(), "gather")
+    try:
+        _check_length(outs, comm.num_ranks, "gather")
+        _alike(outs, x, "gather")
+        _check_equal(outs, x.numel(), "gather")
+    except CallError:
+        comm.gather(read(x), root=root)
+        raise
     with divided(outs) as target:
         comm.gather(read(x), root=root, out=target)
 

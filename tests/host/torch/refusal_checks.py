@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -168,3 +171,35 @@ def check_what_one_rank_alone_is_refused_breaks_nothing(rank, n):
         if rank == i % n:
             refused(f"bad call {i}", call, (*REFUSED, stretto.StrettoError))
     works("what one rank was refused", n)
+
+
+def check_the_others_do_not_suffer_from_a_wrong_list_of_the_root(rank, n):
+    """Of gather nobody else can know: the root raises, and the group stays whole."""
+    x, root = torch.full((4,), float(rank)), n - 1
+    wrong = [
+        [torch.empty(4)] * (n - 1),
+        [torch.empty(4)] * (n + 1),
+        [torch.empty(4)] * (n - 1) + [torch.empty(3)],
+        [torch.empty(5)] * n,
+        [torch.empty(0)] * n,
+    ]
+    for started in (False, True):
+        for outs in wrong:
+            gather = partial(gathered, x, outs if rank == root else None, root, started)
+            if rank == root:
+                with pytest.raises(RuntimeError, match="gather"):
+                    gather()
+            else:
+                gather()
+    total = torch.ones(2)
+    dist.all_reduce(total)
+    assert total.tolist() == [n, n]
+    right = [torch.empty(4) for _ in range(n)]
+    dist.gather(x, right if rank == root else None, dst=root)
+    assert rank != root or [q[0] for q in right] == [*range(n)]
+
+
+def gathered(x, outs, root, started):
+    work = dist.gather(x, outs, dst=root, async_op=started)
+    if started:
+        work.wait()
