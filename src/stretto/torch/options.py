@@ -12,7 +12,7 @@ import torch.distributed as dist
 from stretto.errors import CallError, UnknownNameError
 from stretto.program import collectives
 from stretto.runtime.choice.bits import bits_in
-from stretto.runtime.choice.select import parse_pin
+from stretto.runtime.choice.select import completed, parse_pin
 from stretto.torch.faults import refusal
 
 _TRANSFERS = ("fallback", "stretto")
@@ -68,10 +68,7 @@ def _completed(verb: str, pin: Any) -> Any:
     """Return what a collective is run by, with its whole name, after a look at it."""
     if pin is None:
         return pin
-    name = pin[0] if isinstance(pin, tuple) and pin else pin
-    if isinstance(name, str) and "/" not in name.strip().partition(" ")[0]:
-        name = f"{verb}/{name.strip()}"
-        pin = (name, *pin[1:]) if isinstance(pin, tuple) else name
+    pin = completed(pin, verb)
     algorithm, _ = parse_pin(pin)
     if algorithm.collective != verb:
         raise CallError(

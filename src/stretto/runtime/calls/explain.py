@@ -27,7 +27,7 @@ from stretto.runtime.choice.question import (
     Question,
     dtype_class,
 )
-from stretto.runtime.choice.select import Pin, members_of_pin
+from stretto.runtime.choice.select import Pin, completed, members_of_pin
 
 
 def explain(
@@ -46,7 +46,8 @@ def explain(
 
     What stands on less than a proof is said after a `#`, which a pin may have.
     """
-    given = {"registered": registered, "device": device, "algorithm": algorithm}
+    given = {"registered": registered, "device": device}
+    given["algorithm"] = completed(algorithm, collective)
     found = _choose(self, "explain", collective, count, dtype, bits, given, params)
     module = executors.get(found.asked.executor)
     trusted = module.trusted(plan_of(found.choice, found.asked), found.call)
@@ -72,7 +73,8 @@ def estimate(
     It is the same on every rank: of the machine that choices are made for, without
     what else goes on there. What cannot be simulated is NaN.
     """
-    given = {"registered": registered, "device": device, "algorithm": algorithm}
+    given = {"registered": registered, "device": device}
+    given["algorithm"] = completed(algorithm, collective)
     found = _choose(self, "estimate", collective, count, dtype, None, given, params)
     took = selector_of(self, found.asked.executor).expected(found.choice, found.asked)
     return took if took < math.inf else math.nan

@@ -65,6 +65,18 @@ def parse_pin(
         raise CallError(f"algorithm={given!r:.60}: {e}") from None
 
 
+def completed(pin: Any, collective: str) -> Any:
+    """Return what a caller asks for, with its whole name: `ring` of an all_reduce.
+
+    What is none of the forms is returned as it is, for others to refuse.
+    """
+    name = pin[0] if isinstance(pin, tuple) and pin else pin
+    if not isinstance(name, str) or "/" in name.strip().partition(" ")[0]:
+        return pin
+    name = f"{collective}/{name.strip()}"
+    return (name, *pin[1:]) if isinstance(pin, tuple) else name
+
+
 def members_of_pin(pin: Pin) -> tuple[int, ...]:
     """Return the members of the algorithm that a caller asks for; nothing: all."""
     asked = pin[0] if isinstance(pin, tuple) and pin else pin

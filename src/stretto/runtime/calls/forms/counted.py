@@ -21,7 +21,7 @@ from stretto.runtime.calls.requests.verb import Verb
 from stretto.runtime.calls.runner import CallRunner
 from stretto.runtime.choice.plans import plan_of
 from stretto.runtime.choice.question import Choice, Question, dtype_class
-from stretto.runtime.choice.select import Pin, parse_pin
+from stretto.runtime.choice.select import Pin, completed, parse_pin
 
 PLAIN = "{0}/one_shot push packets staged blocks=16 threads=256"
 """What moves parts whole, at any size, when what is chosen does not."""
@@ -47,7 +47,8 @@ class DeviceNumber:
 def call_counted(calls: CallRunner, verb: Verb, values: Sequence[Any]) -> Any:
     """Enqueue, and return the output: what came, then what it held before."""
     given = dict(zip(verb.parameters, values, strict=True))
-    collective, n, pin = verb.collective, calls.num_ranks, given["algorithm"]
+    collective, n = verb.collective, calls.num_ranks
+    pin = completed(given["algorithm"], collective)
     who = calls._caller(verb.name, given["dtype"])
     max_count = who.read("max_count", given["max_count"])
     source = who.take(given["x"], "x")

@@ -14,7 +14,7 @@ from stretto.runtime.calls.requests.layout import MISS, Seen
 from stretto.runtime.calls.requests.request import Request
 from stretto.runtime.calls.requests.verb import Verb
 from stretto.runtime.calls.runner import CallRunner
-from stretto.runtime.choice.select import Pin, members_of_pin
+from stretto.runtime.choice.select import Pin, completed, members_of_pin
 
 EXCHANGE = "exchange of counts"
 
@@ -38,12 +38,13 @@ def own_counts(
     else:
         own = calls._caller(verb.name, dtype).take(x, "x").count
     every = _exchange(calls, (own,))
-    return [every[r] for r in members_of_pin(pin) or range(calls.num_ranks)]
+    members = members_of_pin(completed(pin, verb.collective))
+    return [every[r] for r in members or range(calls.num_ranks)]
 
 
 def every_count(calls: CallRunner, counts: Any, dtype: str | None, pin: Pin) -> Any:
     """Return n x n counts of an all_to_all; given are those, or this rank's n."""
-    members = members_of_pin(pin)
+    members = members_of_pin(completed(pin, "all_to_all"))
     every, n = as_key(counts), len(members) or calls.num_ranks
     if not members and (len(every) != n * n or n == 1):
         own_row = calls._caller("all_to_all_v", dtype).counts(counts, n)

@@ -25,7 +25,7 @@ from stretto.runtime.calls.requests.layout import READ_OF, Seen
 from stretto.runtime.calls.requests.overlap import in_place, parts_match
 from stretto.runtime.calls.requests.verb import AS_USUAL, Content, SumOptions, Verb
 from stretto.runtime.choice.beside import Beside
-from stretto.runtime.choice.select import Pin, members_of_pin
+from stretto.runtime.choice.select import Pin, completed, members_of_pin
 
 _MOST_ELEMENTS = 1 << 47
 
@@ -235,7 +235,8 @@ def examined(
 ) -> Request:
     """Return the request of a verb's call, of its arguments in their order."""
     given = dict(zip(verb.parameters, values, strict=True))
-    pin, moves = given.get("algorithm"), "pairs" in given
+    pin = completed(given.get("algorithm"), verb.collective)
+    moves = "pairs" in given
     who = Caller(
         rank=calls.rank,
         num_ranks=calls.num_ranks,
