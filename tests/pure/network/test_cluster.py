@@ -41,6 +41,23 @@ def test_every_scheduler_ends_all_jobs_and_none_beats_ideal(name):
     ]
 
 
+@pytest.mark.parametrize("name", [*NAMES, "packed+cassini"])
+def test_what_a_job_takes_is_its_waiting_and_its_iterations(name):
+    """Whoever has no ranks waits, on its coming and when it moves; tables say so."""
+    found = Cluster("leaf_spine2x4").run(some_jobs(3), scheduler=name, seed=5)
+    waited = {name: run.waited_ms for name, run in found.jobs.items()}
+    for name, run in found.jobs.items():
+        iterations = sum(run.iterations_ms) + run.job.begins_ms
+        assert run.takes_ms == pytest.approx(waited[name] + iterations, abs=1e-3)
+        assert waited[name] >= run.began_ms - run.job.arrives_ms - 1e-6
+    rows = {row["job"]: row["waited_s"] for row in found.rows()}
+    assert rows == {name: ms / 1e3 for name, ms in waited.items()}
+    assert any(rows.values())
+    assert found.row()["waited_s"] == pytest.approx(np.mean([*rows.values()]))
+    best = cluster.ideal(some_jobs(3), seed=5)
+    assert best.row()["waited_s"] == 0.0
+
+
 def test_a_job_alone_takes_what_it_says(narrow):
     """Computing and sending, one after the other, iteration by iteration."""
     (job,) = across([(200, 80, 45)], iterations=5)

@@ -26,6 +26,8 @@ class JobRun:
     iterations_ms: list[float] = field(default_factory=list)
     slowdowns: list[float] = field(default_factory=list)
     """By iteration, how long it took over how long it takes alone."""
+    waited_ms: float = 0.0
+    """How long it had no ranks, from its coming on."""
     moves: int = 0
 
     @property
@@ -78,6 +80,7 @@ class ClusterRun:
             "p50": float(np.percentile(slow, 50)),
             "p99": float(np.percentile(slow, 99)),
             "completion_s": float(np.mean(takes)),
+            "waited_s": float(np.mean([j.waited_ms / 1e3 for j in self.jobs.values()])),
             "fairness_worst": max(rho),
             "marks": round(self.marks),
             "predicted_score": self.predicted,
@@ -97,6 +100,7 @@ class ClusterRun:
                     "slowdown": float(slow.mean()),
                     "p99": float(np.percentile(slow, 99)),
                     "completion_s": run.takes_ms / 1e3,
+                    "waited_s": run.waited_ms / 1e3,
                     "fairness": run.fairness,
                     "moves": run.moves,
                 }

@@ -48,8 +48,8 @@ class _Job:
     """A job that has come."""
 
     __slots__ = (
-        "at", "began_us", "computed", "done", "draws", "index", "job", "left",
-        "phases", "ranks", "run", "sent_us", "served_us", "target", "ways",
+        "at", "began_us", "computed", "done", "draws", "free_us", "index", "job",
+        "left", "phases", "ranks", "run", "sent_us", "served_us", "target", "ways",
     )  # fmt: skip
 
     def __init__(self, job: Job, index: int, seed: int) -> None:
@@ -62,6 +62,8 @@ class _Job:
         self.at = self.left = 0
         self.began_us = self.sent_us = self.computed = 0.0
         self.done = self.served_us = 0.0
+        self.free_us = job.arrives_ms * 1e3
+        """Since when it has no ranks."""
         self.draws = factors(job, seed)
 
     def settle_at(self, machine: Machine, only: frozenset[int] | None) -> None:
@@ -253,6 +255,7 @@ class ClusterSimulation:
             one.settle_at(self.machine, self._only)
             self._owner |= dict.fromkeys(one.ranks, one)
             begin = self.now_us
+            one.run.waited_ms += (begin - one.free_us) / 1e3
             if one.run.began_ms < 0:
                 one.run.began_ms = self.now_us / 1e3
                 begin += one.job.begins_ms * 1e3
@@ -263,7 +266,7 @@ class ClusterSimulation:
     def _leave(self, one: _Job) -> None:
         for rank in one.ranks:
             del self._owner[rank]
-        one.ranks = ()
+        one.ranks, one.free_us = (), self.now_us
 
     # Iterations.
 
