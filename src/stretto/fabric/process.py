@@ -20,6 +20,7 @@ from pathlib import Path
 
 from stretto.fabric.notices import notify
 from stretto.fabric.porch import NO_ROOM
+from stretto.fabric.variables import text_of
 from stretto.fabric.wire import Descriptor
 
 _PR_SET_PDEATHSIG = 1
@@ -36,7 +37,7 @@ def host_id() -> str:
 
     Containers of one kernel with networks of their own are hosts of their own.
     """
-    if named := os.environ.get(HOST_VARIABLE, ""):
+    if named := text_of(HOST_VARIABLE):
         return f"{named}/{named}"
     boot = _boot_id()
     if not boot:

@@ -27,6 +27,7 @@ import numpy as np
 
 from stretto._version import __version__
 from stretto.errors import SharedMemoryError
+from stretto.fabric.variables import text_of
 from stretto.trace.collector import Collector, Taken, take
 from stretto.trace.ringfile import RingFile
 from stretto.trace.rings import Ring, RingWord
@@ -255,7 +256,7 @@ class _Process:
 
 def _host() -> str:
     """Return a name for this host: those with equal names have one clock."""
-    named = os.environ.get("STRETTO_HOST", "")
+    named = text_of("STRETTO_HOST")
     return named or platform.node() or "host"
 
 

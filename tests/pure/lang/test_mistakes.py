@@ -12,6 +12,7 @@ from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import (
     BoundsError,
     CallError,
+    LaunchEnvironmentError,
     ProgramError,
     RanksError,
     StrettoError,
@@ -285,7 +286,7 @@ def test_a_program_has_a_limit_of_operations(monkeypatch):
     with pytest.raises(ProgramError, match=r"mistakes.py:\d+: more than 1,000 operat"):
         algorithm("all_reduce/endless")(endless).build(3)
     monkeypatch.setenv("STRETTO_MOST_OPERATIONS", "many")
-    with pytest.raises(CallError, match="want a whole number"):
+    with pytest.raises(LaunchEnvironmentError, match="want a whole number"):
         algorithm("all_reduce/endless")(endless).build(3)
 
 

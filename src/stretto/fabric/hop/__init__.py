@@ -6,15 +6,15 @@ belong, and then the words that announce them. Never: anything of plans, or of w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.errors import CallError
+from stretto.errors import CallError, UnknownNameError
 from stretto.fabric.hop.base import MORE, MOST_LANES, Calls, PutCall, SignalCall, Window
 from stretto.fabric.hop.carrier import Carrier
 from stretto.fabric.hop.compiled import CompiledHop
 from stretto.fabric.hop.connections import Hop
+from stretto.fabric.variables import text_of
 from stretto.registry import Registry
 
 __all__ = [
@@ -47,8 +47,9 @@ def names() -> tuple[str, ...]:
 
 def chosen(environment: Mapping[str, str] | None = None) -> str:
     """Return the carrier that users ask for, or the one that is always there."""
-    env = os.environ if environment is None else environment
-    name = env.get(CARRIER) or DEFAULT
+    name = text_of(CARRIER, DEFAULT, environment)
+    if name not in names():
+        raise UnknownNameError.among(f"carrier ({CARRIER})", name, names())
     get(name)
     return name
 

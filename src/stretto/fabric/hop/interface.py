@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from stretto.errors import RendezvousError
+from stretto.fabric.variables import text_of
 
 INTERFACE, PORTS = "STRETTO_INTERFACE", "STRETTO_PORTS"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
@@ -17,8 +18,7 @@ _DISCARD = 9
 
 def address_towards(host: str, environment: Mapping[str, str] | None = None) -> str:
     """Return the address of this host that a route to another host begins with."""
-    env = os.environ if environment is None else environment
-    named = env.get(INTERFACE, "").split(",")[0]
+    named = text_of(INTERFACE, "", environment).split(",")[0]
     if named:
         return _address_of(named)
     try:
@@ -42,8 +42,8 @@ def rails_of(
     `named` are interfaces or addresses, "all" is each interface but loopback; none are
     those of the variable, which may name several, or the one that a route begins with.
     """
-    env = os.environ if environment is None else environment
-    asked = list(named) or [n for n in env.get(INTERFACE, "").split(",") if n]
+    said = text_of(INTERFACE, "", environment)
+    asked = list(named) or [n for n in said.split(",") if n]
     if asked == ["all"]:
         asked = list(addresses().values())
     found = tuple(dict.fromkeys(_address_of(name) for name in asked))
@@ -124,8 +124,9 @@ def _ports(text: str) -> range:
     if not text:
         return range(1)
     low, _, high = text.partition("-")
-    if low.isdigit() and (high or low).isdigit():
+    is_number = text.isascii() and len(text) < len("65535-65535") + 1
+    if is_number and low.isdigit() and (high or low).isdigit():
         ports = range(int(low), int(high or low) + 1)
         if ports and ports[0] > 0 and ports[-1] < 1 << 16:
             return ports
-    raise RendezvousError(f"{PORTS}={text!r}; want LOW-HIGH, such as 20000-20100")
+    raise RendezvousError(f"{PORTS}={text[:60]!r}; want LOW-HIGH, such as 20000-20100")

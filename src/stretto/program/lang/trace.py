@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
-from stretto.errors import CallError, ProgramError
+from stretto.errors import LaunchEnvironmentError, ProgramError
 from stretto.program.ir import Op, Ref, Via
 
 LIMIT = "STRETTO_MOST_OPERATIONS"
@@ -29,7 +29,9 @@ def most_operations() -> int:
     """Return how many operations a program may have; one of k sources counts as k."""
     text = os.environ.get(LIMIT, "")
     if text and not (text.isascii() and text.isdigit() and 0 < len(text) < 19):
-        raise CallError(f"{LIMIT}={text!r}; want a whole number, such as {_MOST}")
+        raise LaunchEnvironmentError(
+            f"{LIMIT}={text[:60]!r}; want a whole number, such as {_MOST}"
+        )
     return int(text) if text else _MOST
 
 

@@ -10,9 +10,8 @@ the bits are the same on half as many ranks, each of which has added two parts b
 
 from __future__ import annotations
 
-import os
-
 from stretto.errors import CallError
+from stretto.fabric.variables import text_of
 
 ANY, INVARIANT, PAIRS = "any", "invariant", "pairs"
 PROMISING = ("all_reduce", "reduce_scatter")
@@ -30,4 +29,4 @@ def bits_in(given: object, where: str) -> str:
 
 def bits_of_environment() -> str:
     """Return what this process's environment says, as it stands there."""
-    return os.environ.get(VARIABLE) or ANY
+    return text_of(VARIABLE, ANY)

@@ -8,7 +8,6 @@ rank knew it as the communicator was made; rows without such names are passed ov
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from stretto import topology
 from stretto.arrays import CPU
 from stretto.errors import TopologyError
 from stretto.executors import Group
+from stretto.fabric.variables import text_of
 from stretto.program import algorithms
 from stretto.runtime.choice import own
 from stretto.runtime.choice.bits import ANY, VARIABLE, bits_in, bits_of_environment
@@ -68,7 +68,7 @@ def agree(group: Group) -> Measured:
     """Return the profiles that rank 0 reads, the same on every rank (collective)."""
     read = own.texts() if group.rank == 0 else {}
     said = {"profiles": read, "bits": bits_of_environment()}
-    said |= {"here": topology.here(CPU), "tune": os.environ.get(own.TUNE, "")}
+    said |= {"here": topology.here(CPU), "tune": text_of(own.TUNE)}
     first = group.exchange(said)[0][0]
     texts, bits = first["profiles"], bits_in(first["bits"], f"{VARIABLE} of rank 0")
     tune = own.wants_tuning(first["tune"], f"{own.TUNE} of rank 0")

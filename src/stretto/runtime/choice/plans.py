@@ -15,7 +15,7 @@ from stretto import caches
 from stretto.compiler.lower import lower
 from stretto.compiler.plan import Move, Plan, ProvedPlan, Schedule, Space, settled_hosts
 from stretto.compiler.verify import Orders, orders, proved_once, verify, verify_plan
-from stretto.errors import PlanError, StrettoError
+from stretto.errors import LaunchEnvironmentError, PlanError, StrettoError
 from stretto.program.ir import Params, Program, Verified
 from stretto.program.lang import Algorithm
 from stretto.runtime.choice.bits import ANY, PAIRS
@@ -92,6 +92,8 @@ def works(option: Choice, asked: Question) -> bool:
         if asked.bits != ANY and why_bits_vary(option, asked):
             return False
         plan_of(option, asked)
+    except LaunchEnvironmentError:
+        raise  # so there is none of any program
     except StrettoError:
         return False
     return True

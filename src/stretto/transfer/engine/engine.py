@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stretto.errors import CallError, EngineLost, MissingExtraError
 from stretto.fabric.forks import forget_in_children
 from stretto.fabric.hop import MOST_LANES
+from stretto.fabric.variables import text_of
 from stretto.transfer.engine.counts import Notified
 from stretto.transfer.engine.door import EngineDoor, metadata_of
 from stretto.transfer.engine.ground import Ground
@@ -82,7 +83,7 @@ class Engine(Ground, Closes):
             raise MissingExtraError(f"hop={hop!r}: {why}")
         functions()  # it takes long: now, while no peer waits for this engine
         super().__init__(
-            name, job=os.environ.get("STRETTO_JOB", "") if job is None else job,
+            name, job=text_of("STRETTO_JOB") if job is None else job,
             secret=secret, hop=hop, spin_us=spin_us, lanes=lanes, rails=rails,
         )  # fmt: skip
         self.is_closed = False

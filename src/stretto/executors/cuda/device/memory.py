@@ -20,6 +20,7 @@ from stretto.errors import CallError, DeviceError
 from stretto.executors import Group, hosts_of
 from stretto.executors.cuda.device.driver import Device, api, ask, attempt
 from stretto.executors.cuda.device.sharing import received
+from stretto.fabric.variables import number_of
 
 RANGE_BYTES = 1 << 37
 """Addresses reserved for a slab; only what it grows to is memory."""
@@ -289,7 +290,7 @@ def open_slab(device: Device, group: Group, nbytes: int, *, kept: int) -> Slab:
             return slab
     slab.close()
     slab = Slab(device, group)
-    nbytes = int(os.environ.get("STRETTO_CUDA_SLAB_BYTES", nbytes + (1 << 30)))
+    nbytes = number_of("STRETTO_CUDA_SLAB_BYTES", nbytes + (1 << 30), nbytes)
     try:
         slab.adopt_ipc(group.exchange(slab.open_ipc(nbytes)))
     except DeviceError as e:

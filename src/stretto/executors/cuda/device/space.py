@@ -18,6 +18,7 @@ from stretto.executors import Group, hosts_of
 from stretto.executors.cuda.device.driver import Device, ask
 from stretto.executors.cuda.device.memory import Slab
 from stretto.executors.cuda.device.sharing import Imports, describe, identity, received
+from stretto.fabric.variables import number_of
 
 REGISTERED = 1 << 44
 """Offsets from here on: array number i begins at (i + 1) << 44."""
@@ -183,8 +184,8 @@ class AddressSpace:
 def told_local_rank() -> int | None:
     """Return this process's number on its host, if whoever started it says so."""
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"):
-        if name in os.environ:
-            return int(os.environ[name])
+        if os.environ.get(name):
+            return number_of(name, 0)
     return None
 
 

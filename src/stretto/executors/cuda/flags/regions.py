@@ -30,6 +30,7 @@ MOST_TILE = 1 << 31
 """Bytes of a tile: kernels count a slice's in 32 bits, and step beyond its end."""
 PAGE, GRAIN = 4096, 2 << 20
 """Of what is told apart in it, and of what is mapped apart."""
+_MOST_SETS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +91,12 @@ def regions(num_ranks: int, *, channel: bool = False, far: bool = False) -> Divi
 
 def _wanted_sets() -> int:
     text = os.environ.get("STRETTO_CUDA_STREAMS", "4")
-    if not text.isdecimal() or not int(text):
-        raise CallError(f"STRETTO_CUDA_STREAMS={text}; want a number from 1 on")
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    if not is_number or not 0 < int(text) <= _MOST_SETS:
+        raise CallError(
+            f"STRETTO_CUDA_STREAMS={text[:60]}; want a number from 1 on, at most "
+            f"{_MOST_SETS}"
+        )
     return int(text)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from stretto.errors import RendezvousError
 from stretto.fabric import alive
+from stretto.fabric.variables import text_of
 
 CONGESTION = "STRETTO_TCP_CONGESTION"
 _UNANSWERED_MS = 3500
@@ -58,8 +59,7 @@ def unpaced(sock: socket.socket, environment: Mapping[str, str] | None = None) -
     """
     if not hasattr(socket, "TCP_CONGESTION"):
         return ""
-    env = os.environ if environment is None else environment
-    if named := env.get(CONGESTION, ""):
+    if named := text_of(CONGESTION, "", environment):
         try:
             _choose(sock, named)
         except OSError as e:
@@ -133,8 +133,7 @@ def _is_sending(sock: socket.socket) -> bool:
 
 def congestion(environment: Mapping[str, str] | None = None) -> str:
     """Return what connections will have on this host, in words."""
-    env = os.environ if environment is None else environment
-    if named := env.get(CONGESTION, ""):
+    if named := text_of(CONGESTION, "", environment):
         return f"{named}, by {CONGESTION}"
     try:
         system = _SYSTEMS.read_text(encoding="ascii").strip()
