@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from stretto.errors import TransferCancelled, TransferTimeout
@@ -178,7 +179,7 @@ class Pending(Generic[T]):
             future: asyncio.Future[None] = loop.create_future()
 
             def tell() -> None:
-                if not loop.is_closed():
+                with suppress(RuntimeError):  # it is closed: nobody waits there
                     loop.call_soon_threadsafe(_set, future)
 
             self.then(tell)
