@@ -371,7 +371,8 @@ class Executor(Protocol):
     def stands_on(self) -> str:
         """Return what of its machine this process would use, and one rank at most may.
 
-        "": nothing that others may not use, too. DeviceError: there is nothing to use.
+        By a name that nothing of another machine has. "": nothing that others may not
+        use, too. DeviceError: there is nothing to use.
         """
 
     def doctor(self) -> Mapping[str, str]:

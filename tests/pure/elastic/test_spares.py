@@ -12,7 +12,8 @@ from stretto.runtime.calls.spares import (
     ready_of,
     spare_of,
     state_of,
-    tell_stands_on,
+    tell_asked,
+    tell_opened,
     unsaid,
 )
 
@@ -104,7 +105,7 @@ def test_one_that_stands_by_says_what_ranks_of_its_executors_want(monkeypatch):
     assert ["cuda"] == unsaid(standing)
     here = SimpleNamespace(stands_on=lambda: "2")
     monkeypatch.setattr(executors, "get", lambda name: here)
-    tell_stands_on(standing, ["cuda"], all_=True)
+    tell_asked(standing)
     assert {"stands_on": {"cuda": "2"}} == told
     assert [] == unsaid(standing)
 
@@ -113,6 +114,22 @@ def test_one_that_stands_by_says_what_ranks_of_its_executors_want(monkeypatch):
 
     told.clear()
     here.stands_on = fails
-    tell_stands_on(standing, ["cuda"], all_=True)
+    tell_asked(standing)
     assert {"x": "no CUDA device is visible"} == told["unfit"]
     assert [] == unsaid(standing)
+
+
+def test_a_rank_says_what_it_stands_on_once_and_nothing_of_what_all_may_use(
+    monkeypatch,
+):
+    """Each of its executors, beside those that it has told of."""
+    things, said = {"cuda": "2", "cpu": "", "own": "9"}, []
+    standing = standing_of("a", "")
+    standing.told = told = {}
+    standing.tell = lambda **more: said.append(more) or told.update(more)
+    one = lambda name: SimpleNamespace(stands_on=lambda: things[name])  # noqa: E731
+    monkeypatch.setattr(executors, "get", one)
+    for name in ("cpu", "cuda", "cuda", "own"):
+        tell_opened(standing, name)
+    assert {"stands_on": {"cuda": "2", "own": "9"}} == told
+    assert 2 == len(said)

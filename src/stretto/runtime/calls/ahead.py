@@ -27,7 +27,7 @@ from stretto.errors import StrettoError
 from stretto.fabric.meeting.standing import Standing
 from stretto.fabric.workers import Workers
 from stretto.program import collectives
-from stretto.runtime.calls.spares import tell_stands_on, unsaid
+from stretto.runtime.calls.spares import tell_asked, unsaid
 from stretto.runtime.choice import own
 from stretto.runtime.choice.measured import Measured
 from stretto.runtime.choice.plans import plan_of
@@ -221,7 +221,7 @@ def stand_by(standing: Standing) -> None:
 
     A standby may be called at any time, also while it does that.
     """
-    tell_stands_on(standing, unsaid(standing), all_=True)
+    tell_asked(standing)
     load_ahead(CPU)
     measured = Measured(texts=own.texts(), here=topology.here(CPU))
     known = set[Question]()
@@ -237,7 +237,7 @@ def stand_by(standing: Standing) -> None:
         executors.get(CPU).load(far=True)
     while not standing.is_rank:
         standing.wait(is_asked, None)
-        tell_stands_on(standing, unsaid(standing), all_=True)
+        tell_asked(standing)
         for asked in new():
             if standing.is_rank:
                 break

@@ -240,7 +240,8 @@ def give_up_newcomers(
             standing.wait(lambda: bool(hears()), _VERDICT_S)
     if not hears() and not standing.is_over:
         why = f"{type(error).__name__}: {error}"[:1000]
-        known = dict(standing.told.get(UNFIT, {}))
+        here = {*standing.identities, *standing.standbys}
+        known = {i: w for i, w in standing.told.get(UNFIT, {}).items() if i in here}
         standing.tell(**{UNFIT: known | dict.fromkeys(came, why)})
         with suppress(CommunicationError):
             standing.wait(lambda: bool(hears()), _VERDICT_S)

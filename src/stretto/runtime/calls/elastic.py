@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto.arrays import CPU
-from stretto.errors import CommunicatorBroken, is_interruption
+from stretto.errors import CommunicationError, CommunicatorBroken, is_interruption
 from stretto.executors import Group
 from stretto.fabric.meeting.peers import PeerGroup
 from stretto.runtime.calls import changing
@@ -14,7 +14,7 @@ from stretto.runtime.calls.ahead import Ahead, Readiness
 from stretto.runtime.calls.changing import make_elastic
 from stretto.runtime.calls.options import Elastic
 from stretto.runtime.calls.runner import CallRunner
-from stretto.runtime.calls.spares import tell_stands_on
+from stretto.runtime.calls.spares import tell_opened
 from stretto.runtime.choice.seats import seats_of, settled_places
 
 
@@ -74,7 +74,8 @@ class ElasticRunner(CallRunner):
             self._go_on(self._identities())
         except Exception as e:
             error = self._broke(e)
-            if is_interruption(e) or not self._goes_without_newcomers(e):
+            goes_on = not is_interruption(e) and self._goes_without_newcomers(e)
+            if not goes_on or isinstance(e, CommunicationError):
                 raise error from e.__cause__
             raise CommunicatorBroken(
                 f"rank {self.rank}: who came cannot serve: {type(e).__name__}: {e}"
@@ -90,7 +91,7 @@ class ElasticRunner(CallRunner):
         """Tell what this rank stands on, where ranks may change."""
         group = self._group
         if isinstance(group, PeerGroup) and group.most_ranks:
-            tell_stands_on(group.standing, [executor], all_=False)
+            tell_opened(group.standing, executor)
 
     def _begin_elastic(self, *, comes_late: bool) -> None:
         """Open what others have, where it comes late; prove for other numbers."""

@@ -120,19 +120,25 @@ def unsaid(standing: Standing) -> list[str]:
     return [name for name in said if name not in standing.told.get(STANDS_ON, {})]
 
 
-def tell_stands_on(standing: Standing, names: Iterable[str], *, all_: bool) -> None:
-    """Tell what this process stands on, by executor; or why it can stand nowhere.
+def tell_opened(standing: Standing, name: str) -> None:
+    """Tell what a rank stands on that has opened an executor's session."""
+    if thing := executors.get(name).stands_on():
+        told = standing.told.get(STANDS_ON, {})
+        if told.get(name) != thing:
+            standing.tell(**{STANDS_ON: {**told, name: thing}})
 
-    `all_`: also where any number of ranks may use the same.
+
+def tell_asked(standing: Standing) -> None:
+    """Tell what one that stands by would stand on beside the ranks; or why it cannot.
+
+    Also that it is nothing in particular: they wait for its word.
     """
     mine = dict(standing.told.get(STANDS_ON, {}))
-    for name in names:
+    for name in unsaid(standing):
         try:
-            thing = executors.get(name).stands_on()
+            mine[name] = executors.get(name).stands_on()
         except StrettoError as e:
             mine[name] = ""
             standing.tell(**{UNFIT: {standing.identity: str(e)[:1000]}})
-        else:
-            mine |= {name: thing} if thing or all_ else {}
     if mine != standing.told.get(STANDS_ON, {}):
         standing.tell(**{STANDS_ON: mine})
