@@ -123,10 +123,7 @@ class ElasticWorld:
         _require_all(size, place.num_ranks)
         self.meeting, self.stands_by = meet_elastic(place, timeout_s, listener)
         self.job = place.job
-        if self.stands_by:
-            self.standing.tell(**{READY: False})
-        else:
-            self.standing.tell(**{WHOLE: False})
+        self.standing.tell(**{READY if self.stands_by else WHOLE: False})
         atexit.register(self._tell_failure)
         self.standing.on_ask = lambda order: self.on_ask(order)
         self.standing.on_news = lambda news: self.on_news(news)
