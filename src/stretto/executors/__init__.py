@@ -369,11 +369,7 @@ class Executor(Protocol):
         """Load what the first session of a process would; of several hosts, too."""
 
     def stands_on(self) -> str:
-        """Return what of its machine this process would use, and one rank at most may.
-
-        By a name that nothing of another machine has. "": nothing that others may not
-        use, too. DeviceError: there is nothing to use.
-        """
+        """Return the name of what one rank at most may use, as a GPU's UUID, or ""."""
 
     def doctor(self) -> Mapping[str, str]:
         """Return what this machine has and what is missing, by subject."""

@@ -235,8 +235,7 @@ def examined(
 ) -> Request:
     """Return the request of a verb's call, of its arguments in their order."""
     given = dict(zip(verb.parameters, values, strict=True))
-    pin = completed(given.get("algorithm"), verb.collective)
-    moves = "pairs" in given
+    moves, pin = "pairs" in given, completed(given.get("algorithm"), verb.collective)
     who = Caller(
         rank=calls.rank,
         num_ranks=calls.num_ranks,
