@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import stretto
+from stretto import algorithms
 from stretto.errors import CallError
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
@@ -107,3 +108,62 @@ def test_peers_arrays_are_reached_by_stores():
         assert [[-1] * 5, [(rank - 1) % 3] * 5] == mine
         assert 3 == many
         assert f"rank {rank}: peers() of 24 bytes that peers do not reach" in why
+
+
+def own_parts(comm, pins):
+    """Make calls whose one array is the rank's own part of the other, by each pin.
+
+    Return which were wrong, and which were refused.
+    """
+    n, me = comm.num_ranks, comm.rank
+    wrong, refused = [], []
+    for pin in pins:
+        whole, given = comm.empty((n, COUNT)), np.arange(n, dtype=np.float32) + 1
+        part = whole[me]
+        gathers = pin.startswith("all_gather")
+        (part if gathers else whole)[:] = given[me]
+        words = pin if "/" in pin else None
+        try:
+            if gathers:
+                comm.all_gather(part, out=whole, algorithm=words)
+            else:
+                comm.reduce_scatter(whole, out=part, algorithm=words)
+        except CallError as e:
+            refused.append((pin, str(e)))
+            continue
+        want = given[:, None] if gathers else given.sum()
+        if not np.array_equal(whole if gathers else part, 0 * part + want):
+            wrong.append(pin)
+    return wrong, refused
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_a_ranks_own_part_of_registered_memory_is_in_place_by_all_that_serves(
+    num_ranks,
+):
+    """It lies elsewhere on every rank, so no peer may reach it by its own offset.
+
+    What lets peers do so is refused when it is named with its schedule, on all ranks
+    alike, and chosen by none else.
+    """
+    names = [
+        one
+        for one in algorithms.names()
+        if one.startswith(("all_gather/", "reduce_scatter/"))
+        and algorithms.get(one).refuses(num_ranks) is None
+    ]
+    hows = "", " push bulk zero_copy", " pull bulk zero_copy"
+    pins = [
+        "all_gather",
+        "reduce_scatter",
+        *(f"{one}{how}" for one in names for how in hows),
+    ]
+
+    found = stretto.spawn(own_parts, pins, num_ranks=num_ranks)
+
+    assert [wrong for wrong, _ in found] == [[]] * num_ranks
+    refused = [dict(one) for _, one in found]
+    assert all(one.keys() == refused[0].keys() for one in refused)
+    assert "all_gather/ring pull bulk zero_copy" in refused[0]
+    assert "in place each rank's" in refused[0]["all_gather/ring pull bulk zero_copy"]
+    assert not [pin for pin in refused[0] if " " not in pin or "push" in pin]

@@ -25,7 +25,7 @@ from stretto.runtime.calls.runner import CallRunner
 from stretto.runtime.calls.tuning import say_where_measured
 from stretto.runtime.choice.bits import ANY, INVARIANT, PAIRS, PROMISING, bits_in
 from stretto.runtime.choice.fused import fused_choice
-from stretto.runtime.choice.plans import plan_of, why_bits_vary
+from stretto.runtime.choice.plans import plan_of, why_bits_vary, why_not_in_place
 from stretto.runtime.choice.question import (
     STAGED,
     ZERO_COPY,
@@ -192,6 +192,11 @@ def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
         )
     if asked.bits != ANY:
         check_bits(choice, asked, calls.rank)
+    if why := why_not_in_place(choice, asked):
+        raise CallError(
+            f"rank {calls.rank}: {asked.collective}: schedule {choice.schedule} {why}; "
+            "want the other direction, or 'staged' in it"
+        )
     plan = plan_of(choice, asked)
     if calls._ahead is not None and pin is None:
         calls._ahead.note(asked)

@@ -13,14 +13,27 @@ from typing import Any, NamedTuple
 
 from stretto import caches
 from stretto.compiler.lower import lower
-from stretto.compiler.plan import Move, Plan, ProvedPlan, Schedule, Space, settled_hosts
+from stretto.compiler.plan import (
+    Move,
+    Plan,
+    ProvedPlan,
+    Schedule,
+    Space,
+    reach,
+    settled_hosts,
+)
 from stretto.compiler.verify import Orders, orders, proved_once, verify, verify_plan
 from stretto.errors import LaunchEnvironmentError, PlanError, StrettoError
 from stretto.program.ir import Params, Program, Verified
 from stretto.program.lang import Algorithm
 from stretto.runtime.choice.bits import ANY, PAIRS
 from stretto.runtime.choice.kept import KEPT_FROM, are_shipped, kept_at, said_by
-from stretto.runtime.choice.question import Choice, FrozenParams, Question
+from stretto.runtime.choice.question import (
+    ZERO_COPY,
+    Choice,
+    FrozenParams,
+    Question,
+)
 
 
 def frozen(params: Params) -> FrozenParams:
@@ -91,12 +104,30 @@ def works(option: Choice, asked: Question) -> bool:
     try:
         if asked.bits != ANY and why_bits_vary(option, asked):
             return False
-        plan_of(option, asked)
+        return not why_not_in_place(option, asked)
     except LaunchEnvironmentError:
         raise  # so there is none of any program
     except StrettoError:
         return False
-    return True
+
+
+def why_not_in_place(option: Choice, asked: Question) -> str:
+    """Return why a choice does not serve a call in place, as a sentence's end; or "".
+
+    Ranks find the arrays of their peers where their own is. In place that is not so of
+    one that is the rank's own part of the other: it lies elsewhere on every rank.
+    """
+    plan = plan_of(option, asked).value
+    if asked.memory != ZERO_COPY or not plan.in_place or plan.kind.rooted:
+        return ""
+    begins = {plan.kind.in_place(plan.shape, r) for r in range(plan.num_ranks)}
+    own, name = (Space.OUTPUT, "out") if None in begins else (Space.INPUT, "x")
+    if begins == {0} or all(space is not own for _, space in reach(plan).others):
+        return ""
+    other = "out" if name == "x" else "x"
+    return (
+        f"has peers reach {name}, and in place each rank's is another part of {other}"
+    )
 
 
 def why_bits_vary(option: Choice, asked: Question) -> str:
