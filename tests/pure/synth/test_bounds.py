@@ -246,3 +246,27 @@ def test_a_wrong_collective_is_answered_with_the_right_ones():
     """Only what can be bounded is."""
     with pytest.raises(UnknownNameError, match="all_gather"):
         bound("all_gater", from_machine(topology.load("dgx1")))
+
+
+@pytest.mark.parametrize(
+    ("links", "wrong"),
+    [
+        ([(0, 1, 1, 0), (1, 0, 1, 0), (0, 1, 2, 5)], "0->1: given twice"),
+        ([(0, 1, 1, 0), (1, 1, 1, 0)], "1->1: want two of the nodes 0 to 1"),
+        ([(0, 1, 1, 0), (1, 2, 1, 0)], "1->2: want two of the nodes 0 to 1"),
+        ([(0, 1, 1, 0), (1, 0, 0, 0)], "1->0: 0 GB/s, 0 us; want a rate above 0"),
+        ([(0, 1, 1, 0), (1, 0, 1, -1)], "1->0: 1 GB/s, -1 us; want a rate above 0"),
+    ],
+)
+def test_a_network_of_links_that_are_none_or_two_is_refused(links, wrong):
+    """Of two links between the same ends a bound would name one, and be too high."""
+    made = [
+        NetworkLink(src=u, dst=v, rate=Fraction(rate), alpha=Fraction(alpha))
+        for u, v, rate, alpha in links
+    ]
+    with pytest.raises(TopologyError) as raised:
+        Network(
+            name="pair", num_ranks=2, num_nodes=2, links=tuple(made), box=(0, 0),
+            members=(0, 1),
+        )  # fmt: skip
+    assert wrong in str(raised.value)

@@ -17,7 +17,9 @@ from tests.nightly import nightly
 from tests.pure.synth.test_bounds_hold import Climb, machine
 
 from stretto import topology
-from stretto.synth import COLLECTIVES, ROOTED, bound, from_machine
+from stretto.errors import TopologyError
+from stretto.synth import COLLECTIVES, ROOTED, Network, bound, from_machine
+from stretto.synth.network.model import NetworkLink
 
 AMISS = (
     RefusedError,
@@ -111,6 +113,49 @@ def test_bounds_of_drawn_machines_are_read_again(seed):
     kinds = set.union(*(read_again(network, c) for c in COLLECTIVES))
 
     assert kinds >= {"distance", "crossing", "lengths", "prices"}
+
+
+def one_way(chance):
+    """Return ranks in a ring, switches with few links, most of them one way only.
+
+    Into some switches nothing leads, and out of some nothing does.
+    """
+    n = chance.choice((2, 3, 3, 4))
+    nodes = n + chance.choice((1, 1, 2))
+    ends = {(v, (v + 1) % n) for v in range(n)} if chance.random() < 0.8 else set()
+    pairs = itertools.permutations(range(nodes), 2)
+    ends |= {pair for pair in pairs if chance.random() < 0.3}
+    links = [
+        NetworkLink(
+            src=u, dst=v, rate=Fraction(chance.choice((1, 2, 100))),
+            alpha=Fraction(chance.choice((0, 0, 1, 7))),
+        )
+        for u, v in sorted(ends)
+    ]  # fmt: skip
+    return Network(
+        name="one_way", num_ranks=n, num_nodes=nodes, links=tuple(links),
+        box=(0,) * n, members=tuple(range(n)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", nightly(range(12), 4))
+def test_bounds_of_networks_with_ends_that_nothing_passes_are_read_again(seed):
+    """A link that nothing can come to, or go on from, is no way, and no crash."""
+    chance, read = random.Random(seed), 0
+    for network, collective in itertools.product(
+        [one_way(chance) for _ in range(20)], COLLECTIVES
+    ):
+        try:
+            terms = bound(collective, network).terms
+        except TopologyError as e:
+            assert "want a chain of links" in str(e)  # noqa: PT017  (or none)
+            continue
+        for nbytes, term in itertools.product(SIZES, terms):
+            asked = problem(network, collective, nbytes)
+            check(asked, term.proof, term.us(nbytes))
+            read += 1
+
+    assert read > 20
 
 
 def mutated(chance, proof):

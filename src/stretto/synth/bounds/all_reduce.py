@@ -16,7 +16,7 @@ from stretto.synth.bounds.crossings import crossing_terms
 from stretto.synth.bounds.cuts import broadcast_cut, edges_around, gather_cut
 from stretto.synth.bounds.link_prices import Prices, gossip_prices
 from stretto.synth.bounds.terms import Asked, BoundTerm, gbps
-from stretto.synth.bounds.windows import Ways, merged
+from stretto.synth.bounds.windows import Ways, paid_windows
 from stretto.synth.network.symmetry import Symmetry
 
 __all__ = ["both_halves", "reducing_terms"]
@@ -85,8 +85,8 @@ class _Pricing:
         links = self.network.links
         return BoundTerm(
             need=Fraction(found.worth),
-            windows=merged(
-                (links[e].rate * p, self._closed[e]) for e, p in enumerate(prices) if p
+            windows=paid_windows(
+                (k.rate * p for k, p in zip(links, prices, strict=True)), self._closed
             ),
             why=why,
             proof={

@@ -24,7 +24,7 @@ from stretto.synth.bounds.cuts import (
 )
 from stretto.synth.bounds.flows import ExchangeFlow, exchange_flow
 from stretto.synth.bounds.terms import Asked, BoundTerm, gbps
-from stretto.synth.bounds.windows import Ways, merged
+from stretto.synth.bounds.windows import Ways, paid_windows
 from stretto.synth.network.distances import Distances
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, find_symmetry, trivial
@@ -216,9 +216,7 @@ def _exchange_terms(
         nearer = f" that are {float(least):g} us away" if least > min(distances) else ""
         yield BoundTerm(
             need=need,
-            windows=merged(
-                (rate, max(least, closed[e])) for e, rate in enumerate(paid) if rate
-            ),
+            windows=paid_windows(paid, closed, least),
             why=f"concurrent flow: {gbps(flow.rate)} a pair{nearer};"
             f" {sum(1 for w in flow.lengths if w)} links carry dual lengths",
             proof={

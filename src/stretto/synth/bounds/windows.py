@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from stretto.synth.network.model import Network
 
-__all__ = ["Times", "Ways", "Window", "filled", "merged"]
+__all__ = ["Times", "Ways", "Window", "filled", "merged", "paid_windows"]
 
 Window: TypeAlias = tuple[Fraction, Fraction]
 """GB/s, and the microseconds that they are not there."""
@@ -145,6 +145,21 @@ def merged(windows: Iterable[Window]) -> tuple[Window, ...]:
     for rate, late in windows:
         rates[late] = rates.get(late, Fraction(0)) + rate
     return tuple((rate, late) for late, rate in sorted(rates.items()) if rate)
+
+
+def paid_windows(
+    paid: Iterable[Fraction], closed: dict[int, Fraction], least: Fraction = Fraction(0)
+) -> tuple[Window, ...]:
+    """Return the windows of links, merged; `paid` is what each counts, in GB/s.
+
+    Links that nothing can pass, such as those of a switch that nothing enters, are
+    never open. None is closed for less than `least`.
+    """
+    return merged(
+        (rate, max(least, closed[e]))
+        for e, rate in enumerate(paid)
+        if rate and e in closed
+    )
 
 
 def filled(volume: Fraction, windows: tuple[Window, ...]) -> Fraction:

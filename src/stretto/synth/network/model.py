@@ -67,6 +67,25 @@ class Network:
     places: tuple[int, ...] = ()
     """Where on the machine every rank is; empty: all are where their number says."""
 
+    def __post_init__(self) -> None:
+        """Refuse links that are none, and two where one is meant: bounds name ends."""
+        ends: set[tuple[int, int]] = set()
+        for link in self.links:
+            src, dst = link.src, link.dst
+            if src == dst or not (0 <= src < self.num_nodes > dst >= 0):
+                wrong = f"want two of the nodes 0 to {self.num_nodes - 1}"
+            elif link.rate <= 0 or link.alpha < 0:
+                wrong = (
+                    f"{link.rate} GB/s, {link.alpha} us; want a rate above 0, and an"
+                    " alpha of 0 or more"
+                )
+            elif (src, dst) in ends:
+                wrong = "given twice; add the rates up"
+            else:
+                ends.add((src, dst))
+                continue
+            raise TopologyError(f"{self.name}, link {src}->{dst}: {wrong}")
+
     def __hash__(self) -> int:
         """Hash the name and size: links are many."""
         return hash((self.name, self.members, len(self.links)))
