@@ -103,8 +103,8 @@ class Case:
 
     def passed(self, ranks, *, back=False):
         """Return least sums of latencies from another of some ranks, or to it."""
-        away = {u: self.away({u: 0}, back=back) for u in ranks}
-        near = {v: [away[u][v] for u in ranks if u != v] for v in self.ranks}
+        away = [(u, self.away({u: 0}, back=back)) for u in ranks]
+        near = {v: [t[v] for u, t in away if v in t and u != v] for v in self.ranks}
         return {v: min(some) for v, some in near.items() if some}
 
     def priced(self, prices):

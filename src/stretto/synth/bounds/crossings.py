@@ -64,11 +64,14 @@ class Crossing:
         links = asked.network.links
         first, last = ways.come(self.sources, self.nodes), ways.left(self.targets)
         start, end, counts = ways.come(self.sources), last, []
-        if self.before and all(ways.straight(u, self.nodes) for u in self.sources):
+        edge = ways.closed(start, end, self.nodes)
+        if self.before and all(
+            ways.straight(u, edge, self.nodes) for u in self.sources
+        ):
             counts.append(len(self.sources))
             start = start if self.after else dict.fromkeys(self.sources, 0)
         if self.after and all(
-            ways.straight(w, self.nodes, backward=True) for w in self.targets
+            ways.straight(w, edge, self.nodes, backward=True) for w in self.targets
         ):
             counts.append(len(self.targets))
             end = end if self.before else dict.fromkeys(self.targets, 0)

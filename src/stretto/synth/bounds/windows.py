@@ -90,20 +90,25 @@ class Ways:
         return found
 
     def straight(
-        self, rank: int, inside: frozenset[int], *, backward: bool = False
+        self,
+        rank: int,
+        edge: Collection[int],
+        inside: frozenset[int],
+        *,
+        backward: bool = False,
     ) -> bool:
-        """Return whether a hop out of a set may begin with a rank, or end there."""
+        """Return whether a hop over one of these links may begin with a rank, or end.
+
+        They lead out of a set: on its way to them a hop does not leave that.
+        """
         reached = self._away(
             {rank: 0},
             backward=backward,
             within=None if backward else inside,
             switches=True,
         )
-        return any(
-            k.src in inside and k.dst not in inside
-            for k in self._network.links
-            if (k.dst if backward else k.src) in reached
-        )
+        links = (self._network.links[e] for e in edge)
+        return any((k.dst if backward else k.src) in reached for k in links)
 
     def _ranks(self, away: Times) -> Times:
         return {v: t for v, t in away.items() if v < self._network.num_ranks}

@@ -125,11 +125,12 @@ class Distances:
         return bool(np.isfinite(self._from("steps", src)[dst]))
 
     def farthest(self, roots: Any, members: Any) -> tuple[Fraction, int, int]:
-        """Return the largest latency from a root to a member, and the two."""
-        targets = np.array(members)
+        """Return the largest latency from a root to another member, and the two."""
+        every = np.array(members)
         far = max(
             (float(row.max()), r, int(targets[len(row) - 1 - int(row[::-1].argmax())]))
             for r in roots
+            for targets in (every[every != r],)
             for row in (self._from("alpha", r)[targets],)
         )
         return Fraction(int(far[0]), self._unit), far[1], far[2]
