@@ -6,6 +6,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from tests.nightly import at_night, nightly
 
@@ -29,6 +30,7 @@ from stretto.synth.emit.file import identifier
 from stretto.synth.exact.joint import solve_joint
 from stretto.synth.exact.steps import frontier, rounds_bound
 from stretto.synth.exact.timed_flow import flooded, most_chunks
+from stretto.synth.general.rounding import _potential
 from stretto.synth.network.symmetry import find_symmetry
 from stretto.synth.network.without_switches import Units, _exact, feasible
 from stretto.synth.schedules.replay import replay
@@ -324,3 +326,11 @@ def test_a_link_that_is_its_own_image_carries_all_images():
 
     assert 8 == max(symmetry.images) == symmetry.images[cables[0]]
     assert last >= (crossings - 8) * 10**6 / (network.links[cables[0]].rate * 1000)
+
+
+@pytest.mark.parametrize("steeper", [1, 10, 10**6, 10**12])
+def test_a_route_over_a_far_slower_link_is_only_worse(steeper):
+    """What it would carry overflows: that is infinite, and no warning to who asked."""
+    best, worst = _potential(np.array([[1.0, 1.0], [1.0, 1.0 + steeper]]), 1.0)
+
+    assert best < worst

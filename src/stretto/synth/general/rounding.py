@@ -93,7 +93,9 @@ def shared_out(
 
 
 def _potential(load: Any, top: float) -> Any:
-    return ((load / top) ** _STEEP).sum(axis=-1)
+    """Return what is to become less; where a slow link gets much, it is infinite."""
+    with np.errstate(over="ignore"):
+        return ((load / top) ** _STEEP).sum(axis=-1)
 
 
 def rounded(owner: RouteOwner) -> list[int]:
