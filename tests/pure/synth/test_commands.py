@@ -218,6 +218,30 @@ def test_misuse_is_answered(capsys, words, why):
 
 
 @pytest.mark.parametrize(
+    "collective", [c for c in synth.COLLECTIVES if c != "all_reduce"]
+)
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [("h200x2", "got 1 switches; want"), ("uneven.toml", "3/2 and 1; want every rate")],
+)
+def test_a_frontier_is_of_links_that_rounds_count(
+    capsys, tmp_path, collective, machine, why
+):
+    """Of each collective: what is rounded down would be proved, and is not so."""
+    meshes = (
+        f"[[box.meshes]]\npairs = [{pair}]\nbandwidth_gbytes_per_s = {rate}\n"
+        "latency_us = 0.5\n"
+        for pair, rate in (([0, 1], 1), ([1, 2], 1.5), ([0, 2], 1.5))
+    )
+    text = "".join(('about = "x"\nkind = "gpu"\n[box]\nranks = 3\n', *meshes))
+    (tmp_path / "uneven.toml").write_text(text, encoding="utf-8")
+    place = str(tmp_path / machine) if machine.endswith("toml") else machine
+
+    assert 2 == main(["bound", collective, "--machine", place, "--frontier"])
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "match"),
     [
         (("--budget", "-3"), "argument --budget: '-3'; want a number from 0"),

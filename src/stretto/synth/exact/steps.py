@@ -42,8 +42,22 @@ class Point:
 
 
 def rounds_bound(bound: Bounds, network: Network) -> Fraction:
-    """Return the least rounds per chunk that the bandwidth bound allows."""
+    """Return the least rounds per chunk that the bandwidth bound allows.
+
+    Rounds are of the slowest link: who cannot count in them is refused.
+    """
+    if switches := network.num_nodes - network.num_ranks:
+        raise TopologyError(
+            f"{network.name}: steps and rounds are counted on links between ranks;"
+            f" got {switches} switches; want a machine without"
+        )
     unit = min(k.rate for k in network.links)
+    for link in network.links:
+        if (link.rate / unit).denominator != 1:
+            raise TopologyError(
+                f"{network.name}: rates {link.rate} and {unit}; want every rate a whole"
+                " multiple of the slowest"
+            )
     return len(network.members) * unit / bound.algbw
 
 
@@ -106,12 +120,6 @@ def fewest_rounds(
     until: float = math.inf,
 ) -> Point | None:
     """Return the schedule with the fewest rounds, or None when none improves `best`."""
-    network = demand.network
-    if network.num_nodes > network.num_ranks:
-        raise TopologyError(
-            f"{network.name}: steps and rounds are counted on links between ranks;"
-            f" got {network.num_nodes - network.num_ranks} switches"
-        )
     model = _Steps(demand, steps, floor)
     chunks = demand.pieces or demand.split
     if best is not None:
@@ -238,13 +246,7 @@ class _Steps:
         ports: dict[tuple[bool, int], list[Any]] = {}
         for (e, s), xs in lists.items():
             link = self._network.links[e]
-            times = link.rate / unit
-            if times.denominator != 1:
-                raise TopologyError(
-                    f"{self._network.name}: rates {link.rate} and {unit}; want"
-                    " every rate a whole multiple of the slowest"
-                )
-            self.cp.add(sum(xs) <= int(times) * self.rounds[s])
+            self.cp.add(sum(xs) <= int(link.rate / unit) * self.rounds[s])
             ports.setdefault((True, link.dst), []).extend(xs)
             ports.setdefault((False, link.src), []).extend(xs)
         for (into, v), xs in ports.items():  # implied, and a much tighter relaxation
