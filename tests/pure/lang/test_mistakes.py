@@ -327,3 +327,22 @@ def test_nobody_owns_less_than_no_staging():
     """Units of staging are counted."""
     with pytest.raises(BoundsError, match="rank 1 has -1 units of staging"):
         Plan(name="x", collective="barrier", num_ranks=2, stage_units=(0, -1))
+
+
+USES = (
+    *("bool(x)", "int(x)", "float(x)", "abs(x)", "-x", "max(x, x)", "sorted([x, x])"),
+    *("x and x", "1 if x else 0", "x > 0", "x <= x"),
+    *("x - x", "2 * x", "x * 0.5", "x / 2", "x // 2"),
+)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_a_chunk_holds_is_no_number_and_no_condition(use):
+    """A condition on data was taken as true, and arithmetic said what Python says."""
+
+    @algorithm("all_reduce/asks")
+    def asks(ranks):
+        ranks[0].output[0] = eval(use, {"x": ranks[1].input[0]})
+
+    with pytest.raises(ProgramError, match="want whole chunks moved, and combined by"):
+        asks.build(N)

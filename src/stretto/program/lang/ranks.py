@@ -65,6 +65,17 @@ class Reference:
             )
         return self._trace.update(self.ref, other.ref, (self.way, other.way))
 
+    def _unknown(self, *_: object) -> NoReturn:
+        """Refuse to be a number, or a condition: there are no data yet."""
+        raise ProgramError(
+            f"{self.ref}: what it holds is not known while a program is written; want "
+            f"whole chunks moved, and combined by + or reduce(...)"
+        )
+
+    __bool__ = __int__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
+    __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __floordiv__ = _unknown
+    __neg__ = __abs__ = _unknown
+
     def __repr__(self) -> str:
         """Return the text form."""
         return str(self.ref)
