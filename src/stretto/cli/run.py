@@ -11,6 +11,9 @@ import numpy as np
 
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_params, build, find, params_of
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError
 from stretto.program import collectives
 from stretto.program.collectives import Array, Operator, Shape, check, storage
@@ -112,7 +115,7 @@ def _trial(args: argparse.Namespace) -> RankOrders:
     kind = collectives.get(collective)
     kind.check(Shape(num_ranks=args.ranks, params=params))
     if target != collective:
-        _ = build(find(target), args.ranks, params)
+        _check_runs(build(find(target), args.ranks, params), args)
     if kind.reduces:
         check(Operator.named(args.op), args.dtype)
     storage(args.dtype)
@@ -130,6 +133,20 @@ def _trial(args: argparse.Namespace) -> RankOrders:
         registered=args.registered,
         seed=args.seed,
     )
+
+
+def _check_runs(program: Program, args: argparse.Namespace) -> None:
+    """Refuse what is not what it claims to be, and schedules that do not run it."""
+    proved = verify(program)
+    if not args.schedule:
+        return
+    schedule = Schedule.parse(args.schedule)
+    if schedule.zero_copy and not args.registered:
+        raise CallError(
+            f"--schedule {args.schedule!r}: peers touch the arrays; want --registered, "
+            "or 'staged' in it"
+        )
+    verify_plan(lower(proved, schedule), proved)
 
 
 def _check_memory(nbytes: int, num_ranks: int) -> None:

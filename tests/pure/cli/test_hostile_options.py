@@ -123,3 +123,25 @@ def test_what_a_stranger_types_is_answered_for_what_it_is(
     assert why in last
     assert "None" not in last
     assert ".sock" not in last
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        (("--schedule", "x:y"), 2, "schedule word 'y'; known"),
+        (("--schedule", "blocks=0"), 2, "blocks=0; want at least 1"),
+        (("--schedule", "pull packets"), 2, "want push and staged, or bulk"),
+        (("--schedule", "pull bulk zero_copy"), 2, "want --registered, or 'staged'"),
+        (("--param", "split=3"), 1, "nobody stores"),
+    ],
+)
+def test_what_no_rank_would_run_starts_none(capsys, words, status, why):
+    """Told in a sentence, and not by the tracebacks of those that were started."""
+    found = cli.main(
+        ["run", "all_reduce/two_shot", "--ranks", "2", "--size", "1K", *words]
+    )
+    error = capsys.readouterr().err
+
+    assert (status, 1) == (found, len(error.strip().splitlines()))
+    assert error.startswith("stretto run: ")
+    assert why in error
