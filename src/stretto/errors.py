@@ -306,6 +306,11 @@ def refuse_other(where: str, got: object, kind: type, want: str) -> None:
         raise CallError(f"{where}: got {said}; want {want}")
 
 
+def why_unread(error: Exception) -> str:
+    """Return why a file could not be read, where its name is said beside."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 @contextmanager
 def reading(kind: type[StrettoError], what: str, want: str) -> Iterator[None]:
     """Say as one error of ours what any text may do to its reader.

@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(e, BrokenPipeError):  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return _DONE
-        sys.stderr.write(f"stretto {args.command}: {e}\n")
+        said = f"{e.filename}: {e.strerror}" if e.filename and e.strerror else e
+        sys.stderr.write(f"stretto {args.command}: {said}\n")
         return _MISUSED
     except KeyboardInterrupt:
         return 130

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from stretto.errors import CallError, ParseError
+from stretto.errors import CallError, ParseError, why_unread
 
 __all__ = ["CallGrammar", "CallGraph", "TracedCall", "depths", "read_calls"]
 
@@ -249,7 +249,7 @@ def read_calls(path: str | Path) -> tuple[CallGraph, ...]:
                     raise ParseError(f"{path}:{number}: span {span!r:.40} is {why}")
                 rows[trace][span] = parent, kind, us
     except (OSError, ValueError) as e:
-        raise ParseError(f"{path}: {e}") from None
+        raise ParseError(f"{path}: {why_unread(e)}") from None
     except csv.Error as e:
         raise ParseError(f"{path}: {e}; want CSV") from None
     if not rows:

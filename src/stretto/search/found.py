@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stretto._version import __version__
-from stretto.errors import CallError, ParseError, StrettoError
+from stretto.errors import CallError, ParseError, StrettoError, why_unread
 from stretto.search.evolve import PolicyProblem, Searched
 from stretto.search.language import Policy, as_bpf, as_c, code_of, evaluate
 from stretto.search.problems import kind_of
@@ -71,7 +71,7 @@ def load(path: str | Path) -> FoundPolicy:
             raise ParseError(f"{file}: want at most {_MOST_NBYTES >> 20} MiB")
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as e:
-        raise ParseError(f"{file}: {e}") from None
+        raise ParseError(f"{file}: {why_unread(e)}") from None
     top = Reader.of(text, where=str(file), refusal=ParseError)
     name = top.text("problem")
     kind = kind_of(name)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import TopologyError, UnknownNameError
+from stretto.errors import TopologyError, UnknownNameError, why_unread
 from stretto.registry import texts
 from stretto.topology.clos import add_fat_tree, add_leaf_spine
 from stretto.topology.machine import Machine
@@ -129,7 +129,7 @@ def _read_file(path: Path) -> _Family:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as e:
-        raise TopologyError(f"{path}: cannot be read ({e}); want a TOML file") from None
+        raise TopologyError(f"{path}: {why_unread(e)}; want a TOML file") from None
     return replace(_parse_family(text, str(path)), is_file=True)
 
 

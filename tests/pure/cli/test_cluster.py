@@ -107,7 +107,7 @@ def test_schedulers_and_profiles_are_listed(stretto):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("run", "absent.toml"), "absent.toml: cannot be read"),
+        (("run", "absent.toml"), "absent.toml: No such file"),
         (("run", "JOBS", "--scheduler", "themys"), "no scheduler named 'themys'; did"),
         (("run", "JOBS", "--scheduler", "packed+x"), "want NAME or NAME+cassini"),
         (("run", "JOBS", "--seeds", "0"), "--seeds 0: want 1 to 1000"),
@@ -116,7 +116,7 @@ def test_schedulers_and_profiles_are_listed(stretto):
         (("shifts", "JOBS", "--machine", "ring"), "no machine named 'ring'"),
         (("dags", "--servers", "0"), "--servers 0: want 1 to"),
         (("dags", "--load", "0"), "--load 0: want above 0"),
-        (("dags", "absent.json"), "absent.json: cannot be read"),
+        (("dags", "absent.json"), "absent.json: No such file"),
         (("partial", "--workers", "17"), "workers: got 17; want at most 16"),
         (("trace", "x.csv"), "x.csv: want a .toml file"),
         (("trace", "x.toml", "--kind", "all"), "kind 'all'; want poisson or burst"),

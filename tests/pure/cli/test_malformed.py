@@ -92,3 +92,26 @@ def test_a_machine_file_of_any_depth(tmp_path, capsys):
     )
 
     assert 2 == status
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bench matrix --traffic", "bench all_reduce --compare absent.toml",
+        "bound all_reduce --machine", "cc show", "cluster dags", "cluster run",
+        "cluster shifts", "search cache", "search config", "search prefetch",
+        "search selector", "search traces", "simulate all_reduce/ring --machine",
+        "trace report", "tune --fit",
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_there_is_named_once_without_numbers(
+    words, tmp_path, monkeypatch, stretto
+):
+    """Every command says alike that a file is not there."""
+    monkeypatch.chdir(tmp_path)
+    status, _, err = stretto(*words.split(), "absent.toml")
+    assert status == 2
+    assert ": absent.toml: No such file or directory" in err
+    assert err.startswith(f"stretto {words.split()[0]}: absent.toml: ")
+    assert err.count("absent.toml") == 1
+    assert "Errno" not in err

@@ -127,7 +127,13 @@ def job(**more):
         ),
         (
             lambda: job(steps=(JobStep(compute_ms=1.0, mbytes=1.0, gbits_per_s=0.0),)),
-            "gbits_per_s: got 0; want more than 0",
+            "gbits_per_s: got 0; want a rate above 0",
+        ),
+        (
+            lambda: job(
+                steps=(JobStep(compute_ms=1.0, mbytes=1.0, gbits_per_s=math.inf),)
+            ),
+            "gbits_per_s: got inf; want a rate above 0",
         ),
     ],
 )
@@ -135,6 +141,12 @@ def test_what_is_no_job_is_refused(make, said):
     """In one sentence, with the field, the value, and what is wanted."""
     with pytest.raises(CallError, match=said):
         make()
+
+
+def test_a_step_in_python_is_what_it_is_in_a_file():
+    """A rate that nobody gives is the same."""
+    step = JobStep(compute_ms=1.0, mbytes=50.0)
+    assert step.phase(2).up_ms == pytest.approx(50 * 8 / 40)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from stretto.compiler.weaves.referee import prove
 from stretto.compiler.weaves.text import LOADS, Weave
 from stretto.compiler.weaves.waits import placed
-from stretto.errors import ParseError, ProgramError
+from stretto.errors import ParseError, ProgramError, why_unread
 
 __all__ = ["FoundWeave"]
 
@@ -35,7 +35,7 @@ class FoundWeave:
                 raise ParseError(f"{file}: want at most {_MOST_NBYTES >> 20} MiB")
             top = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as e:
-            raise ParseError(f"{file}: {e}") from None
+            raise ParseError(f"{file}: {why_unread(e)}") from None
         load, text = str(top.get("load")), top.get("found")
         known = top.get("problem") == "fused" and load in LOADS
         if not known or not isinstance(text, str):

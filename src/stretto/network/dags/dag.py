@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import CallError
+from stretto.errors import CallError, why_unread
 
 _MOST_TASKS, _MOST_DAGS, _MOST_NBYTES = 2000, 1000, 16 << 20
 
@@ -105,7 +105,7 @@ def read_dags(path: str | Path) -> tuple[Dag, ...]:
     except CallError as e:
         raise CallError(f"{file}: {e}") from None
     except OSError as e:
-        raise CallError(f"{file}: cannot be read ({e}); want JSON of dags") from None
+        raise CallError(f"{file}: {why_unread(e)}; want JSON of dags") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         said = f"{type(e).__name__}: {' '.join(str(e).split())[:120]}"
         raise CallError(

@@ -26,6 +26,7 @@ _VOLUMES = {
 """Who sends to whom, and how often (n-1)/n of the size each does; 0: just the size."""
 MOST_WORKERS = 4096
 LONGEST_MS = 1e7
+USUAL_GBITS_PER_S = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class JobStep:
     collective: str = "ring"
     mbytes: float = 0.0
     """The full vector; of `ring`, `pairs` and `chain` what every worker sends."""
-    gbits_per_s: float = math.inf
+    gbits_per_s: float = USUAL_GBITS_PER_S
     pairs: tuple[tuple[int, int, float], ...] = ()
     """Who sends what to whom among all workers, as a plan says (`plans.resolved`)."""
 
@@ -139,10 +140,10 @@ class Job:
                     raise CallError(
                         f"job {self.name}, {field}: got {got:g}; want 0 or more"
                     )
-            if not step.gbits_per_s > 0:
+            if not 0 < step.gbits_per_s < math.inf:
                 raise CallError(
-                    f"job {self.name}, gbits_per_s: got {step.gbits_per_s:g}; want more"
-                    " than 0"
+                    f"job {self.name}, gbits_per_s: got {step.gbits_per_s:g}; want a "
+                    "rate above 0"
                 )
         if not 0 < self.period_ms <= LONGEST_MS:
             raise CallError(

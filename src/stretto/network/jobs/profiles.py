@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.errors import CallError, UnknownNameError
-from stretto.network.jobs.job import Job, JobStep
+from stretto.network.jobs.job import USUAL_GBITS_PER_S, Job, JobStep
 from stretto.registry import texts
 from stretto.topology import Reader
 
@@ -72,16 +72,14 @@ def read_steps(table: Reader, home: str) -> tuple[JobStep, ...]:
     for row in table.tables("steps"):
         compute = row.number("compute_ms", 0.0)
         collective = row.text("collective", "ring")
-        rate = row.number("gbits_per_s", 40.0)
+        rate = row.number("gbits_per_s", USUAL_GBITS_PER_S)
         mbytes = row.number("mbytes", 0.0)
         if "up_ms" in row:
             if "mbytes" in row:
                 raise row.wrong("up_ms", "it or `mbytes`, not both")
-            if not 0 < rate < float("inf"):
-                raise row.wrong("gbits_per_s", "a rate above 0, with `up_ms`")
             mbytes = row.number("up_ms") * rate / 8
-        if not rate > 0:
-            raise row.wrong("gbits_per_s", "more than 0")
+        if not 0 < rate < float("inf"):
+            raise row.wrong("gbits_per_s", "a rate above 0")
         row.done()
         step = JobStep(
             compute_ms=compute, collective=collective, mbytes=mbytes, gbits_per_s=rate

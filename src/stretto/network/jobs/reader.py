@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import CallError, StrettoError, UnknownNameError
+from stretto.errors import CallError, StrettoError, UnknownNameError, why_unread
 from stretto.network.jobs import profiles
 from stretto.network.jobs.job import Job
 from stretto.topology import Reader
@@ -47,7 +47,7 @@ def read(path: str | Path) -> tuple[Job, ...]:
         size = file.stat().st_size
         text = file.read_text(encoding="utf-8") if size <= _MOST_NBYTES else ""
     except (OSError, ValueError) as e:
-        raise CallError(f"{file}: cannot be read ({e}); want a file of jobs") from None
+        raise CallError(f"{file}: {why_unread(e)}; want a file of jobs") from None
     if size > _MOST_NBYTES:
         raise CallError(
             f"{file}: has {size >> 20} MiB; want at most {_MOST_NBYTES >> 20},"

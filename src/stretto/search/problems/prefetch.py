@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError, ParseError
+from stretto.errors import CallError, ParseError, why_unread
 from stretto.search.evolve.problem import PolicyProblem, Verdict
 from stretto.search.language import NUMBER, TRUTH, Form, Policy, code_of
 from stretto.search.problems._fetching import FEATURES, replay_fetching
@@ -123,7 +123,7 @@ def _read(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             rows = _columns(path, file) if path.suffix == ".csv" else _lackey(file)
             found = list(islice(rows, _MOST_REQUESTS))
     except (OSError, ValueError) as e:
-        raise ParseError(f"{path}: {e}") from None
+        raise ParseError(f"{path}: {why_unread(e)}") from None
     except csv.Error as e:
         raise ParseError(f"{path}: {e}; want CSV") from None
     if len(found) < 4:

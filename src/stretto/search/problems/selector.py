@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.compiler.plan import Schedule
-from stretto.errors import CallError, ParseError, reading
+from stretto.errors import CallError, ParseError, reading, why_unread
 from stretto.program import algorithms, collectives
 from stretto.runtime.choice import Choice, Question, dtype_class, spell_size
 from stretto.search.evolve.problem import PolicyProblem, Verdict
@@ -175,7 +175,7 @@ def _read(path: Path) -> tuple[str, dict[tuple[_Calls, int, str], float]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as e:
-        raise CallError(f"{path}: {e}") from None
+        raise CallError(f"{path}: {why_unread(e)}") from None
     for number, line in enumerate(text.splitlines(), 1):
         want = "a line of what `stretto tune` keeps of its trials"
         with reading(ParseError, f"{path}:{number}", want):
