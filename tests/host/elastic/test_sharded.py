@@ -39,7 +39,10 @@ def train(rank, kills, head):
         real = not elastic.stands_by()
         generation = stretto.torch.communicator().generation if real else -1
         dies = kills.get(generation, (0, -1, ""))
-        at = dies[2] if dies[:2] == (state.step, dist.get_rank()) else ""
+        when, who, where = dies
+        who = who if isinstance(who, tuple) else (who,)
+        mine = not standby and dist.get_rank() in who  # once a place
+        at = where if when == state.step and mine else ""
         def die(where, *given):
             if at == where:
                 os.kill(os.getpid(), 9)
@@ -99,6 +102,21 @@ def test_replicas_give_their_state_wherever_a_rank_of_theirs_is_killed(start, he
     assert {0, 1, 2, 3} == set(found)
     assert set(range(1, 9)) == set(map(int, found[2]))
     assert sums == again
+    assert 1 == len(sums)
+    for rank, losses in found.items():
+        assert losses == {step: expected[rank][step] for step in losses}
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "committed"])
+def test_a_replica_that_is_lost_whole_comes_back(start, where):
+    """Two ranks are all of a group: who comes hears from others which it was."""
+    expected, sums = run(start)
+    again = (5, (0, 1), where)  # one change or two after the first losses
+    kills = {0: (3, (2, 3), where), 1: again, 2: again}
+    found, sums_again = run(start, kills, standbys=4)
+
+    assert {0, 1, 2, 3} == set(found)
+    assert sums == sums_again
     assert 1 == len(sums)
     for rank, losses in found.items():
         assert losses == {step: expected[rank][step] for step in losses}

@@ -17,6 +17,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ class Steps:
             self._stand_by()
         else:
             self._seat()
+            with suppress(CommunicationError):  # the first step finds it out, too
+                self.world.note_places()
         while not ((yield from self._until_turned()) and self._finish()):
             pass
         self._sharing.end()

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import torch.distributed as dist
@@ -34,6 +34,7 @@ from stretto.runtime.calls.changing import peers_of, see_gone
 from stretto.runtime.calls.joining.published import agree, own_address
 from stretto.runtime.calls.spares import READY
 from stretto.torch import meeting as torch_meeting
+from stretto.torch.elastic.places import GroupPlace, places_of
 from stretto.torch.elastic.shield import Shield
 
 _LATER_S = 0.2
@@ -54,6 +55,8 @@ class ElasticWorld:
         """Of all ranks; None while this process stands by."""
         self.stands_by = self.absorbs = False
         """Whether faults end the step and not the program."""
+        self._places: list[list[GroupPlace]] = []
+        """Of which groups every rank is, beside that of all; nothing: not yet known."""
         self.times: dict[str, float] = {}
         """When the last change was agreed to, and the lost were seen gone."""
         self._left = 0
@@ -306,6 +309,18 @@ class ElasticWorld:
                 group.seat(comm.rank, comm.num_ranks, ranks)
         self._reseat_parts()
 
+    def note_places(self) -> None:
+        """Learn of which groups every rank is (collective).
+
+        A whole group may be lost at once: who takes its places hears it from others.
+        """
+        if len(self._shields) > 1:
+            said = self.exchange({"parts": self._parts()})
+            self._places = [one["parts"] for one in said]
+
+    def _parts(self) -> list[GroupPlace]:
+        return [(s.name, list(s.members)) for _, s in self._shields[1:]]
+
     def _reseat_parts(self) -> None:
         """Have the other groups go on, too: those of the place that this rank has.
 
@@ -314,11 +329,11 @@ class ElasticWorld:
         comm = self.comm
         assert comm is not None, "it is a rank"
         parts = self._shields[1:]
-        mine: list[Any] = [[s.name, list(s.members)] for _, s in parts]
-        is_new = any(shield.comm is None for _, shield in parts)
-        said = self.exchange({"parts": [] if is_new else mine})
-        if is_new:
-            mine = places_of(comm.rank, mine, [one["parts"] for one in said])
+        comes = any(shield.comm is None for _, shield in parts)
+        said = self.exchange({"parts": self._parts(), "comes": comes,
+                              "places": self._places})  # fmt: skip
+        self._places = places_of(said)
+        mine = self._places[comm.rank]
         for (group, shield), (name, members) in zip(parts, mine, strict=True):
             shield.seat(members, members.index(comm.rank))
             shield.name = name
@@ -336,27 +351,6 @@ def _require_all(size: int, there_are: int) -> None:
             f"the first group has {size} ranks, the job {there_are}: where ranks may "
             "change it is the group of all"
         )
-
-
-def places_of(
-    rank: int, mine: Sequence[Any], said: Sequence[Sequence[Any]]
-) -> list[list[Any]]:
-    """Return name and members of each group of a rank, by what the others say.
-
-    Ranks have as many groups, of one kind in each place. One that no other is in is of
-    this rank alone.
-    """
-    found = []
-    for nth, (name, members) in enumerate(mine):
-        theirs = [one[nth] for one in said if len(one) == len(mine)]
-        known = [one for one in theirs if rank in one[1]]
-        if not known and len(members) > 1:
-            raise MembershipError(
-                f"nobody is left of group {nth + 1} of rank {rank}, of which there "
-                f"were {len(members)}: its place cannot be taken"
-            )
-        found.append(list(known[0]) if known else [f"{name}!{rank}", [rank]])
-    return found
 
 
 _worlds: list[ElasticWorld] = []
