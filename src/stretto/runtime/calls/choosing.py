@@ -192,7 +192,8 @@ def prepare(calls: CallRunner, kind: LaunchKind, session: Session) -> Launch:
         )
     if asked.bits != ANY:
         check_bits(choice, asked, calls.rank)
-    if why := why_not_in_place(choice, asked):
+    asks = pin is not None or more  # else it was chosen among those that serve
+    if asks and (why := why_not_in_place(choice, asked)):
         raise CallError(
             f"rank {calls.rank}: {asked.collective}: schedule {choice.schedule} {why}; "
             "want the other direction, or 'staged' in it"
