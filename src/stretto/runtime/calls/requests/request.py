@@ -235,13 +235,13 @@ def examined(
 ) -> Request:
     """Return the request of a verb's call, of its arguments in their order."""
     given = dict(zip(verb.parameters, values, strict=True))
-    moves, pin = "pairs" in given, completed(given.get("algorithm"), verb.collective)
+    pin = given.get("algorithm") and completed(given["algorithm"], verb.collective)
     who = Caller(
         rank=calls.rank,
         num_ranks=calls.num_ranks,
         verb=verb.name,
         dtype=given.get("dtype"),
-        members=() if pin is None or moves else members_of_pin(pin),
+        members=() if not pin or "pairs" in given else members_of_pin(pin),
         seen=seen,
         pin=pin,
         stream=given.get("stream"),
@@ -249,7 +249,7 @@ def examined(
     )
     if verb.x is Content.NOTHING:
         return who.request(verb.collective, None, None, counts=())
-    if moves:
+    if "pairs" in given:
         return _permutation(who, given)
     if "split" in given:
         return _exchange(who, given)
