@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeAlias
 
 from stretto import topology
@@ -218,9 +217,11 @@ def change(
         try:
             self._renew()
         except CommunicationError:
-            if standing.is_over or not lost_of(standing) or time.monotonic() > until:
+            is_past = standing.generation > peers.group.generation
+            goes_on = is_past or lost_of(standing)
+            if standing.is_over or not goes_on or time.monotonic() > until:
                 raise
-            continue  # one more was lost meanwhile
+            continue  # one more was lost meanwhile, and the others may be further
         return self
 
 
@@ -234,22 +235,26 @@ def give_up_newcomers(
     came = [i for i in standing.identities if i not in before]
     if not came or not before or standing.is_over:
         return False
-    hears = partial(lost_of, standing)
+    failed = standing.generation
+
+    def hears() -> bool:
+        return bool(lost_of(standing)) or standing.generation > failed
+
     if isinstance(error, CommunicationError):
         with suppress(CommunicationError):
-            standing.wait(lambda: bool(hears()), _VERDICT_S)
+            standing.wait(hears, _VERDICT_S)
     if not hears() and not standing.is_over:
         why = f"{type(error).__name__}: {error}"[:1000]
         here = {*standing.identities, *standing.standbys}
         known = {i: w for i, w in standing.told.get(UNFIT, {}).items() if i in here}
         standing.tell(**{UNFIT: known | dict.fromkeys(came, why)})
         with suppress(CommunicationError):
-            standing.wait(lambda: bool(hears()), _VERDICT_S)
+            standing.wait(hears, _VERDICT_S)
         stays = [i for i in standing.identities if i not in came]
         if stays[0] == standing.identity:
             who = name_ranks(standing.identities.index(i) for i in came)
             notify(f"{who}, who came in place of others, cannot serve: {why}")
-    return bool(hears())
+    return hears()
 
 
 def _begin(standing: Standing, order: Order | None, before: int, until: float) -> None:
