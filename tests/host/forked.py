@@ -19,6 +19,7 @@ import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -188,6 +189,7 @@ def become(work, usual, kept, environment):
         os.environ.clear()
         os.environ.update(environment)
         platform._uname_cache = None  # its host may be another
+        tempfile.tempdir = None  # so may its TMPDIR
         atexit._clear()
         for module, name in AT_EXIT:
             if module in sys.modules:

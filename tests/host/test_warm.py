@@ -14,6 +14,7 @@ import stretto
 pytestmark = pytest.mark.host
 SCRIPTS = {
     "words": "import sys; print(sys.argv, __name__)",
+    "folder": "import tempfile; print(tempfile.gettempdir())",
     "place": "import os; print(os.getcwd(), os.environ['ONLY'], len(os.environ) < 9)",
     "input": "print(input()[::-1])",
     "status": "import sys; sys.exit(7)",
@@ -52,7 +53,8 @@ def test_a_forked_process_does_what_a_fresh_one_does(tmp_path, script, as_file):
             given.seek(0)
             done = run(
                 words, stdin=given, capture_output=True, text=True, cwd=tmp_path,
-                env={"ONLY": "this", "PATH": "/usr/bin:/bin"}, check=False, timeout=60,
+                env={"ONLY": "this", "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+                check=False, timeout=60,
             )  # fmt: skip
         told = [line for line in done.stderr.splitlines() if "  ^" not in line]
         ended.append((done.returncode, done.stdout, told))
@@ -70,6 +72,29 @@ def test_a_process_can_be_killed_and_is_a_child_of_ours():
         process.kill()
     assert -9 == process.returncode
     assert process.pid not in warm.children()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_process_leads_a_session_where_it_is_asked_to(leads):
+    """Whoever ends a group of processes ends those, and not the tests."""
+    words = ["-c", "import os; print(os.getsid(0) == os.getpgid(0) == os.getpid())"]
+    with warm.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=leads
+    ) as process:
+        assert f"{leads}\n" == process.communicate(timeout=60)[0]
+
+
+def test_processes_compute_by_one_thread():
+    """At each end of a small product threads wait in a loop for others of theirs.
+
+    On cores that are busy, a product of 16 rows took 50 ms.
+    """
+    pytest.importorskip("torch")
+    said = "import torch; print(torch.get_num_threads())"
+    for start in (subprocess.Popen, warm.Popen):
+        words = ["-c", said] if start is warm.Popen else [sys.executable, "-c", said]
+        with start(words, stdout=subprocess.PIPE, text=True) as process:
+            assert "1\n" == process.communicate(timeout=60)[0]
 
 
 def heard_while_logging(comm):

@@ -86,6 +86,7 @@ class Popen(subprocess.Popen):
 
     def __init__(self, words: list[Any], **how: Any) -> None:
         """Start it; `how` is as for `subprocess.Popen`."""
+        self._leads = how.get("start_new_session", False)
         super().__init__([sys.executable, *map(str, words)], **how)
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd,
@@ -104,6 +105,7 @@ class Popen(subprocess.Popen):
             "env": dict(os.environ if env is None else env),
             "cwd": os.fspath(cwd or Path.cwd()),
             "kept": list(pass_fds),
+            "leads": self._leads,
         }
         with _lock:
             before = _children()
@@ -179,6 +181,8 @@ def _become(
     """Be a process of Python with such words, once this is a child of the owner."""
     while os.getppid() != owner:
         os.sched_yield()
+    if asked["leads"]:
+        os.setsid()
     sock.sendall(struct.pack("=q", os.getpid()))
     free = max([2, *asked["kept"]]) + 1
     held = [fcntl.fcntl(number, fcntl.F_DUPFD, free) for number in numbers]
