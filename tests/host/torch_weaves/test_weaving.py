@@ -13,13 +13,20 @@ import pytest
 
 import stretto
 from stretto.errors import CallError, ParseError
-from stretto.search import problem
+from stretto.search import asking, problem
 
 torch = pytest.importorskip("torch")
 
+from tests.host import warm  # noqa: E402
 from tests.host.torch_weaves import weaving  # noqa: E402
 
 GOOD = weaving.GATHER
+
+
+@pytest.fixture(autouse=True)
+def forked_judges(monkeypatch):
+    """Fork who judges: dozens of ranks would import PyTorch."""
+    monkeypatch.setattr(asking, "subprocess", warm.stand_in())
 
 
 def small(**more):
