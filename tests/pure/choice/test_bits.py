@@ -1,8 +1,10 @@
 """Invariant bits: which plans are chosen, and which are passed over."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
+from tests.nightly import nightly
 
 from stretto.compiler.verify import orders
 from stretto.errors import CallError
@@ -27,10 +29,15 @@ def question(nbytes, num_ranks=4, **how):
     return Question(collective="all_reduce", num_ranks=num_ranks, nbytes=nbytes, **said)
 
 
-@pytest.mark.parametrize("executor", ["cpu", "cuda"])
-@pytest.mark.parametrize("memory", ["staged", "zero_copy"])
-@pytest.mark.parametrize("pin", [None, Beside()])
-@pytest.mark.parametrize("profiled", [True, False])
+@pytest.mark.parametrize(
+    ("executor", "memory", "pin", "profiled"),
+    nightly(  # of every third case, any two parameters have all their pairs
+        itertools.product(
+            ["cpu", "cuda"], ["staged", "zero_copy"], [None, Beside()], [True, False]
+        ),
+        3,
+    ),
+)
 def test_whatever_is_chosen_adds_in_rank_order(executor, memory, pin, profiled):
     """For all sizes, by profiles that say otherwise, or by none: one tree for all."""
     profile = Profile.parse(RINGS.format(executor, memory), "here")

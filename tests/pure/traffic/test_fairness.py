@@ -11,6 +11,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import at_night, examples
 
 from stretto import topology
 from stretto.fabric import jit
@@ -139,7 +140,7 @@ def fair(capacity, flows):
     return rates
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SCENES, BURSTS)
 def test_rates_are_max_min_fair_after_every_event(scene, burst):
     """Whatever has begun and ended before, and in whatever order."""
@@ -153,7 +154,7 @@ def test_rates_are_max_min_fair_after_every_event(scene, burst):
 
 
 @needs_numba
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(SCENES, BURSTS)
 def test_compiled_code_knows_the_same_after_every_event(scene, burst):
     """Rates, bytes left, necks, ends and ages: to the last bit."""
@@ -169,7 +170,7 @@ def test_compiled_code_knows_the_same_after_every_event(scene, burst):
 @pytest.mark.parametrize(
     ("machine", "rules"),
     [
-        ("torus8x8", {"limits": False, "weights": False}),
+        at_night("torus8x8", {"limits": False, "weights": False}),
         ("torus8x8", {"limits": True, "weights": True}),
         ("clos8x8", {"limits": True, "weights": False}),
     ],
