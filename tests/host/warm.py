@@ -210,6 +210,8 @@ def _main(words: list[str], env: dict[str, str]) -> None:
         main.__builtins__ = __builtins__
         exec(compile(rest[0], "<string>", "exec"), vars(main))
     elif first == "-m":
+        if rest[0] == "torch.distributed.run":
+            _fork_workers()
         sys.path.insert(0, str(Path.cwd()))
         sys.argv = rest
         sys.modules.pop(rest[0], None)
@@ -220,6 +222,19 @@ def _main(words: list[str], env: dict[str, str]) -> None:
         if "torch" in Path(first).read_text():
             forked.load(with_torch=True)
         runpy.run_path(first, run_name="__main__")
+
+
+def _fork_workers() -> None:
+    """Have torchrun fork its workers, as whoever started it forked it."""
+    global _server
+    forked.load(with_torch=True)
+    _server = None  # that of whoever started it
+    begin()
+    from torch.distributed.elastic.multiprocessing import subprocess_handler
+
+    handlers = subprocess_handler.subprocess_handler
+    start = stand_in().Popen
+    handlers.Popen = lambda args, **how: start([*args], **how)
 
 
 def _adopt(whether: int) -> None:

@@ -1,9 +1,7 @@
 """Torchrun starts all ranks anew when one has died: they meet again."""
 
-import subprocess
-import sys
-
 import pytest
+from tests.host import warm
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
@@ -31,10 +29,10 @@ def test_ranks_meet_again_in_each_attempt(tmp_path):
     """Whatever the ones before have left in torchrun's store: here, of two of them."""
     path = tmp_path / "work.py"
     path.write_text(WORK)
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    words = ["-m", "torch.distributed.run", "--standalone"]
     words += ["--nproc-per-node", "2", "--max-restarts", "2", str(path)]
 
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    done = warm.run(words, capture_output=True, text=True, timeout=200)
 
     assert 0 == done.returncode, done.stderr[-3000:]
     assert "attempt 2 rank 0 4" in done.stdout
@@ -65,9 +63,9 @@ def test_groups_that_are_destroyed_are_made_again_in_the_same_store(tmp_path):
     """Nobody believes what an earlier group of the same name has left there."""
     path = tmp_path / "work.py"
     path.write_text(AGAIN)
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    words = ["-m", "torch.distributed.run", "--standalone"]
 
-    done = subprocess.run(
+    done = warm.run(
         [*words, "--nproc-per-node", "3", str(path)],
         capture_output=True, text=True, timeout=100,
     )  # fmt: skip
