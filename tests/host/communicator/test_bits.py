@@ -6,9 +6,12 @@ of ranks, in the type that is documented, and rounded once by NumPy or `ml_dtype
 
 from __future__ import annotations
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.nightly import nightly
 
 import stretto
 from stretto.errors import CallError
@@ -106,8 +109,9 @@ def chosen(comm, dtype):
     return {how: differing(comm, dtype, how, bits="invariant") for how in hows}
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 4])
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("dtype", "num_ranks"), nightly(itertools.product(TYPES, (2, 3, 4)), 2)
+)
 def test_a_rows_bits_are_those_of_the_row_alone(dtype, num_ranks):
     """In place or not, started or not, registered or not; in any batch, anywhere."""
     found = stretto.spawn(chosen, dtype, num_ranks=num_ranks)

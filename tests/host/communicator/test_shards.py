@@ -1,5 +1,7 @@
 """A sum of eight shards has the same bits on 1, 2, 4 and 8 ranks, which NumPy gives."""
 
+import functools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -17,11 +19,16 @@ SIZES = ((8, 3), (64, 40), (8000, 64))
 ALL = 8
 
 
+@functools.cache
+def numbers(shard, shape):
+    """Return what a shard has before it is rounded, for all types the same."""
+    chance = np.random.default_rng((shard, *shape))
+    return chance.standard_normal(shape) * 2.0 ** chance.integers(-6, 7, shape) * 1000
+
+
 def drawn(shard, shape, dtype):
     """Return a shard, which every rank can draw: its numbers round, and cancel."""
-    chance = np.random.default_rng((shard, *shape))
-    numbers = chance.standard_normal(shape) * 2.0 ** chance.integers(-6, 7, shape)
-    return (numbers * 1000).astype(TYPES[dtype])
+    return numbers(shard, shape).astype(TYPES[dtype])
 
 
 def tree(parts, dtype):
