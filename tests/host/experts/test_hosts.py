@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.host import warm
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.host, pytest.mark.timeout(200)]
@@ -57,8 +57,8 @@ def said_by(placed, cases, tmp_path):
         "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "src"))),
     }
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(cases)], text=True,
+        warm.Popen(
+            ["-c", RANK, str(cases)], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, **own, "RANK": str(r), "STRETTO_HOST": f"pretended{h}"},
         )

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.host import warm
 from tests.nightly import at_night
 
 pytest.importorskip("torch")
@@ -30,8 +29,8 @@ OWN = {"reduce_scatter": {"at once, ring"}}
 def test_a_benchmark_has_a_row_of_every_variant(tmp_path, name, words, variants, rows):
     """All variants are right, are measured, and stand in both files."""
     program = ROOT / "benchmarks" / f"{name}.py"
-    done = subprocess.run(
-        [sys.executable, program, "--device=cpu", "--out", tmp_path, *words.split()],
+    done = warm.run(
+        [program, "--device=cpu", "--out", tmp_path, *words.split()],
         env=dict(os.environ) | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
