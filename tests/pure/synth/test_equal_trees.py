@@ -78,6 +78,6 @@ def test_trees_that_are_alike_keep_every_port_busy():
     """A pipeline of mixed trees is 20 % above the bound here, at best."""
     network = from_machine(pcie())
     search, limit = begun("all_gather", network, 10**9, (1, 64))
-    times = [replay(s, bound=limit).us for s in search.improve()]
+    times = (replay(s, bound=limit).us for s in search.improve())
 
-    assert min(times) < limit.us(10**9) * 1.03
+    assert any(us < limit.us(10**9) * 1.03 for us in times)  # the first will do
