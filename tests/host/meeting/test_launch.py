@@ -81,6 +81,28 @@ def fail_on(meeting, bad):
     meeting.world.check()
 
 
+def threads(meeting):
+    return os.environ["OMP_NUM_THREADS"], os.environ["LOCAL_RANK"]
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("given", ["", "7"])
+@pytest.mark.parametrize("of_a_core", [1, 2])
+def test_ranks_share_the_cores_unless_they_are_told_otherwise(
+    monkeypatch, of_a_core, given
+):
+    """Also where there are more ranks than cores: threads of each wait in a loop."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    cores = min(4, len(os.sched_getaffinity(0)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    for num_ranks in {1, cores, of_a_core * cores}:
+        share = given or str(max(1, cores // num_ranks))
+        found = run(threads, num_ranks=num_ranks)
+        assert [(share, str(rank)) for rank in range(num_ranks)] == found
+
+
 @pytest.mark.parametrize("bad", [0, pytest.param(2, marks=pytest.mark.fresh)])
 def test_a_rank_that_raises_is_named_with_its_traceback(bad):
     """Not those whose failure followed from it."""
