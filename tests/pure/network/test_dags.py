@@ -69,7 +69,7 @@ def optimum_ms(dag):
     model.minimize(length)
     solver = cp.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.max_time_in_seconds = 5
+    solver.parameters.max_deterministic_time = 5  # of work: cores may be busy
     status = solver.solve(model)
     return solver.objective_value if status == cp.OPTIMAL else math.nan
 
