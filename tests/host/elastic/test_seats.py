@@ -96,7 +96,7 @@ def test_a_machine_that_is_too_small_is_refused(machine, start):
 
     with pytest.raises(stretto.CallError, match="has 4 places; want no more"):
         stretto.Elastic(max_ranks=5, machine=machine)
-    with pytest.raises(stretto.StrettoError, match="cannot be read"):
+    with pytest.raises(stretto.StrettoError, match=r"none\.toml: No such file"):
         stretto.Elastic(machine="none.toml")
     with pytest.raises(stretto.CallError, match="machine=4; want a name"):
         stretto.Elastic(machine=np.int64(4))
