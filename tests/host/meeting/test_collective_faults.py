@@ -269,3 +269,31 @@ def test_nothing_is_left_when_all_ranks_are_killed_at_once(start):
         rank.end()
 
     assert set() == shared_names() - before
+
+
+OPENS = """
+import stretto
+from stretto.runtime.calls.joining import spawn
+def until_broken(group, **how):
+    say("met")
+    while not group.broken[0]:
+        time.sleep(0.001)
+    raise group.fault.to_error()
+spawn.Communicator = until_broken
+try:
+    stretto.connect({rank}, 3, "job", deadline_s=20.0)
+except StrettoError as e:
+    say("heard", e.blamed)
+"""
+
+
+def test_who_leaves_as_it_opens_after_a_fault_is_not_to_blame(start):
+    """Rank 1 looks when both others have ended; it is told who died, not who heard."""
+    ranks = [start(OPENS.format(rank=rank)) for rank in range(3)]
+    assert [one.hear() for one in ranks] == ["met"] * 3
+    ranks[1].kill(signal.SIGSTOP)
+    ranks[0].kill()
+    assert ranks[2].hear() == "heard (0,)"
+    assert ranks[2].end()[1] == ""
+    ranks[1].kill(signal.SIGCONT)
+    assert ranks[1].hear() == "heard (0,)"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from stretto.fabric.meeting.environment import Place
     from stretto.fabric.meeting.meeting import Meeting
+    from stretto.fabric.meeting.peers import PeerGroup
     from stretto.runtime.calls.joining.published import KeyStore
 
 STANDS_BY = "STRETTO_STANDBY"
@@ -178,18 +179,29 @@ def connect_on(
         said, _ = meeting.world.exchange({"late": opens_late})[0]
         meeting.world.opens_late = bool(said["late"])
     except BaseException as e:
-        meeting.close(f"raised {type(e).__name__}: {e}"[:1000])
+        _give_up(meeting, meeting.world, e)
         raise
     return _open(meeting)
 
 
 def _open(meeting: Meeting, group: Any = None, **options: Any) -> Communicator:
     """Return a meeting's communicator; without one the rank leaves, and says why."""
+    group = group or meeting.world
     try:
-        return Communicator(group or meeting.world, **options)
+        return Communicator(group, **options)
     except BaseException as e:
-        meeting.close(f"raised {type(e).__name__}: {e}"[:1000])
+        _give_up(meeting, group, e)
         raise
+
+
+def _give_up(meeting: Meeting, group: PeerGroup, error: BaseException) -> None:
+    """Leave: after the fault of a group that has broken, else because of the error.
+
+    Who hears of this rank's end first is then told whose fault it was.
+    """
+    if group.fault is not None:
+        group.close()
+    meeting.close(f"raised {type(error).__name__}: {error}"[:1000])
 
 
 def _work(meeting: Meeting, fn: Callable[..., Any], *args: Any) -> Any:
