@@ -1,8 +1,7 @@
 """Several models, compiled or not, with what programs do beside: nobody sees a loss."""
 
-import json
-
 import pytest
+from tests.host.elastic.conftest import trained
 
 pytestmark = [pytest.mark.host, pytest.mark.slow, pytest.mark.timeout(300)]
 TRAIN = """
@@ -82,17 +81,7 @@ def run(start, kind, options, kills=None, standbys=0):
     """Train; return losses by rank, and what the weights add up to."""
     every = [0, 1, *[None] * standbys]
     calls = [f"train({r}, {kills or {}}, {kind!r}, {options})\n" for r in every]
-    members = [start(TRAIN + call) for call in calls]
-    found, sums = {}, set()
-    for one in members:
-        out, said = one.process.communicate(timeout=250)
-        if one.process.returncode == -9:
-            continue
-        assert 0 == one.process.returncode, said
-        rank, losses, whole = json.loads(out.splitlines()[-1])
-        found[rank] = losses
-        sums.add(whole)
-    return found, sums
+    return trained([start(TRAIN + call) for call in calls])
 
 
 KILLS = {

@@ -1,8 +1,7 @@
 """Sharded models with replicas: whoever comes takes the part of the place it has."""
 
-import json
-
 import pytest
+from tests.host.elastic.conftest import trained
 
 pytestmark = [pytest.mark.host, pytest.mark.slow, pytest.mark.timeout(300)]
 TRAIN = """
@@ -73,17 +72,7 @@ def run(start, kills=None, standbys=0, head=4):
     """Train; return losses by rank, and what the weights add up to."""
     every = [*range(4), *[None] * standbys]
     calls = [f"train({rank}, {kills or {}}, {head})\n" for rank in every]
-    members = [start(TRAIN + call) for call in calls]
-    found, sums = {}, set()
-    for one in members:
-        out, said = one.process.communicate(timeout=250)
-        if one.process.returncode == -9:
-            continue
-        assert 0 == one.process.returncode, said
-        rank, losses, whole = json.loads(out.splitlines()[-1])
-        found[rank] = losses
-        sums.add(whole)
-    return found, sums
+    return trained([start(TRAIN + call) for call in calls])
 
 
 KILLS = {
